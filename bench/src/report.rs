@@ -86,7 +86,7 @@ impl Report {
         self.bar(&format!("{name} / {to}"), ratio, at_most);
     }
 
-    /// The table for people.
+    /// The human-readable table.
     pub fn markdown(&self) -> String {
         let mut lines = vec![
             "| figure | unit | n | p50 | p90 | p99 |".to_owned(),

@@ -32,7 +32,7 @@ export default function Palette({ onClose }: { onClose: () => void }) {
           <Command label="Search">
             <Command.Input placeholder="Search pages, sandboxes, databases and apps" autoFocus />
             <Command.List>
-              <Command.Empty>Nothing matches</Command.Empty>
+              <Command.Empty>No results</Command.Empty>
               <Command.Group heading="Pages">
                 {PLACES.filter(({ admin }) => !admin || can("admin")).map(({ path, label, icon }) => (
                   <Command.Item key={path} value={label} onSelect={go(path)}>

@@ -21,7 +21,7 @@ export function Session({ children }: { children: ReactNode }) {
 
 export async function signOut(): Promise<void> {
   await api.console.signOut();
-  // A page loaded anew remembers nothing.
+  // A reloaded page remembers nothing.
   location.assign("/console/");
 }
 

@@ -96,7 +96,7 @@ pub fn require_rights_and_space() -> Result<()> {
     Ok(())
 }
 
-/// Gives files that root's programs wrote below `path` to the owner of the clone.
+/// Changes the owner of files below `path` that programs of root wrote to the owner of the clone.
 pub fn give_back(path: &Path) -> Result<()> {
     let mut chown = as_root("chown");
     chown.args(["--recursive", "--reference"]).arg(tree::root()).arg(path);

@@ -50,7 +50,7 @@ enum Command {
     Bench(bench::Command),
     /// Write the files of a release
     Dist(dist::Args),
-    /// Write openapi/pandastack-v1.json anew
+    /// Regenerate openapi/pandastack-v1.json
     Openapi,
     /// Write the generated parts of docs/reference/errors.md
     Errors,

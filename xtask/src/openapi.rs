@@ -1,4 +1,4 @@
-//! `cargo xtask openapi`: the committed description of the API, written anew from the types that serve it.
+//! `cargo xtask openapi`: the committed description of the API, regenerated from the types that serve it.
 
 use std::process::ExitCode;
 

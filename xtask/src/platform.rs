@@ -85,7 +85,7 @@ impl Platform {
         Ok(())
     }
 
-    /// Stops a platform that we started: it must not go on without us. Sandboxes stay.
+    /// Stops a platform that we started: it must not continue without us. Sandboxes stay.
     pub fn stop(mut self) -> Result<()> {
         if !self.ready.already_up && !interrupted() {
             let mut down = as_root(tree::pandastack());

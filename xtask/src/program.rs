@@ -14,7 +14,7 @@ use crate::tree;
 /// to see their end.
 static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
-/// From now on Ctrl-C ends what we run, not us.
+/// Ignores Ctrl-C in this process; it ends the programs that we run.
 pub fn outlive_interrupts() -> Result<()> {
     let flag = Arc::clone(&INTERRUPTED);
     signal_hook::flag::register(signal_hook::consts::SIGINT, flag).context("watch for Ctrl-C")?;

@@ -9,7 +9,7 @@ use anyhow::Result;
 pub struct Steps(Vec<(String, Duration)>);
 
 impl Steps {
-    /// Does one step.
+    /// Runs one step.
     pub fn step<T>(&mut self, name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
         eprintln!("\n== {name}");
         let began = Instant::now();

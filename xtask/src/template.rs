@@ -13,7 +13,7 @@ use crate::{tree, up};
 pub enum Command {
     /// List the templates, and what of each is built
     List,
-    /// Write templates/NAME/lock.toml anew, from what the registries have now
+    /// Regenerate templates/NAME/lock.toml from the current registries
     Lock {
         /// Template, or `kernel`
         name: String,

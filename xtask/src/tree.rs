@@ -69,11 +69,11 @@ pub fn in_ci() -> bool {
 /// A cargo profile of the workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Profile {
-    /// Optimized as a whole: what releases have
+    /// Optimized as a whole: for releases
     Dist,
-    /// Optimized: what `up` runs, and what is measured
+    /// Optimized: for `up` and for measurements
     Release,
-    /// Compiled fast: what tests run
+    /// Compiled fast: for tests
     Develop,
 }
 

@@ -170,7 +170,7 @@ impl AgentClient {
         self.send(request, options.incarnation).await
     }
 
-    /// Makes a call that turns the connection into a stream. Answers the response's headers and the stream.
+    /// Makes a call that turns the connection into a stream. Returns the response's headers and the stream.
     pub async fn upgrade<E, P>(
         &self,
         endpoint: E,
@@ -184,7 +184,7 @@ impl AgentClient {
         self.within(options.wait, self.switch(request, options.incarnation, P::NAME)).await
     }
 
-    /// Hands on a client's request: `headers` and `body` are the client's.
+    /// Forwards a client's request: `headers` and `body` are the client's.
     pub async fn pass_through<E: Endpoint>(
         &self,
         call: &PassThrough<E>,

@@ -47,7 +47,7 @@ struct BakeFiles {
     key: String,
 }
 
-/// Makes the template ready on this host.
+/// Prepares the template on this host.
 pub(crate) async fn bake(
     host: &Arc<HostResources>,
     variant: Variant,
@@ -61,7 +61,7 @@ pub(crate) async fn bake(
         _ => {
             host.remove_dir(dir.clone()).await;
             let snapshot = boot_and_save(host, variant, &files, dir, builds, build).await?;
-            snapshot.checksum_behind(host, Duration::ZERO);
+            snapshot.checksum_in_background(host, Duration::ZERO);
             remove_other_bakes(host, variant, &files.key).await;
             snapshot
         }

@@ -1,6 +1,6 @@
 //! Blocking work, off the threads that run tasks.
 
-/// Runs file work on a thread that may block. A panic there goes on here.
+/// Runs file work on a thread that may block. A panic there is propagated.
 pub(crate) async fn blocking<T, E, F>(work: F) -> Result<T, E>
 where
     F: FnOnce() -> Result<T, E> + Send + 'static,

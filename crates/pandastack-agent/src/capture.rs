@@ -8,9 +8,10 @@
 //!                      |<------------ pause ----------->|
 //! ```
 //!
-//! A **twin** is a fork of the stopped machine that never runs: memory and devices of one instant, held still by the host's
-//! copy-on-write while the machine goes on. The pause is then that of a fork, however much there is to write. It takes
-//! an engine that forks, and memory for what the machine changes meanwhile.
+//! A **twin** is a fork of the stopped machine that never runs: memory and devices of one instant, held
+//! still by the host's copy-on-write while the machine continues. The pause is then that of a fork, however
+//! much there is to write. It takes an engine that forks, and memory for what the machine changes
+//! meanwhile.
 //!
 //! Invariant: nothing of a twin outlives the capture. It begins in its machine's control group and
 //! is recorded nowhere, so the successor of a killed agent ends it as a stray; it is the first to
@@ -47,7 +48,7 @@ pub(crate) struct Capture {
 }
 
 impl Capture {
-    /// Begins a capture of a machine whose memory stands on `memory_base`. The machine may run.
+    /// Starts a capture of a machine whose memory is based on `memory_base`. The machine may run.
     pub(crate) async fn begin(host: &HostResources, memory_base: &Path, manifest: Manifest) -> Result<Self> {
         let (store, from) = (host.store.clone(), memory_base.to_owned());
         let staging = blocking(move || {
@@ -59,7 +60,7 @@ impl Capture {
         Ok(Self { staging, manifest, base: memory_base.to_owned(), slot: None })
     }
 
-    /// The capture of a machine whose slot knows what its programs resolved.
+    /// The capture of a machine, with the names that its programs resolved.
     pub(crate) fn of_slot(self, slot: Option<SlotIndex>) -> Self {
         Self { slot, ..self }
     }
@@ -114,7 +115,7 @@ impl Capture {
 
     /// Syncs the files and makes them appear at `to`.
     ///
-    /// Resolved names are read here rather than during the pause. A machine that went on may have
+    /// Resolved names are read here rather than during the pause. A machine that continued may have
     /// resolved more by now; that does no harm, since its policy allowed it.
     pub(crate) async fn publish(mut self, host: &HostResources, to: PathBuf) -> Result<Snapshot> {
         let engine = host.engine.capabilities().clone();
@@ -141,7 +142,7 @@ pub(crate) struct Twin {
 }
 
 impl Twin {
-    /// Forks a **paused** machine whose disk `capture` has cloned already. The machine goes on: see
+    /// Forks a **paused** machine whose disk `capture` has cloned already. The machine continues: see
     /// [`Machine::fork_and_resume`]. On failure nothing is left.
     pub(crate) async fn fork(
         host: &HostResources,

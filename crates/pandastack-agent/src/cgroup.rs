@@ -74,7 +74,7 @@ pub struct Cgroup {
 }
 
 impl Cgroups {
-    /// Makes the parents below the host's mounted hierarchies.
+    /// Creates the parents below the host's mounted hierarchies.
     pub fn open(name: &str) -> io::Result<Self> {
         Self::open_at(Path::new("/sys/fs/cgroup"), name)
     }
@@ -107,8 +107,8 @@ impl Cgroups {
         Ok(Self { parents, version, cpu_percent: None })
     }
 
-    /// Lets machines use so many percent of a processor for each one they have, their emulator's work included. Without it,
-    /// all they have and one more: the emulator's own work is not the guest's.
+    /// Limits machines to this percentage of a processor per vCPU, including their emulator's work. Without
+    /// it, all they have and one more: the emulator's own work is not the guest's.
     pub fn with_cpu_percent(self, cpu_percent: Option<u32>) -> Self {
         Self { cpu_percent, ..self }
     }
@@ -246,7 +246,7 @@ impl Cgroups {
         }
     }
 
-    /// Removes everything this agent made, where no process is left in it.
+    /// Removes all groups of this agent that contain no process.
     pub fn remove(&self) {
         self.sweep();
         for parent in &self.parents {

@@ -1,13 +1,13 @@
-//! What a machine's console says about why it ended. A console belongs to the tenant: the text names
-//! nothing of the host.
+//! The reason for a kernel panic, from a machine's console. The tenant can read it, so it contains nothing
+//! about the host.
 
 use std::path::Path;
 
 use crate::logs::read_tail;
 
-/// How the kernel begins the last message of its life.
+/// Start of the kernel's panic message.
 const PANIC: &str = "Kernel panic - not syncing";
-/// How it ends that message, if it does not reboot.
+/// End of the panic message, if the kernel does not reboot.
 const PANIC_END: &str = "---[ end Kernel panic";
 /// Last lines of a console to show.
 const LINES_MAX: usize = 12;

@@ -89,7 +89,7 @@ async fn reach(
     loop {
         let mut last = None;
         for server in servers {
-            match ask(host, server, sandbox).await {
+            match request_connection(host, server, sandbox).await {
                 Ok(answered) => return Ok(answered),
                 Err(error) => last = Some(error.context(format!("asking {}", server.name))),
             }
@@ -101,7 +101,11 @@ async fn reach(
     }
 }
 
-async fn ask(host: &Host, server: &ControlServer, sandbox: &SandboxId) -> anyhow::Result<Option<Upgraded>> {
+async fn request_connection(
+    host: &Host,
+    server: &ControlServer,
+    sandbox: &SandboxId,
+) -> anyhow::Result<Option<Upgraded>> {
     let path = internal::databases(sandbox);
     let request = server.call(&host.config, Method::GET, &path);
     let response = request.header(CONNECTION, "upgrade").header(UPGRADE, DATABASE_UPGRADE).send().await?;

@@ -34,7 +34,7 @@ pub enum EngineKind {
 }
 
 impl EngineKind {
-    /// As in settings.
+    /// Its value in the settings.
     pub fn as_str(self) -> &'static str {
         match self {
             EngineKind::Firecracker => "firecracker",

@@ -141,7 +141,7 @@ pub(crate) fn verify(dir: &Path, stop: &CancellationToken) -> Result<()> {
 }
 
 /// Runs work on a thread of its own that gives way to everything else.
-pub(crate) async fn behind(work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
+pub(crate) async fn run_at_low_priority(work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
     let (report, outcome) = tokio::sync::oneshot::channel();
     let run = move || {
         // Of this thread alone. Without it the work is only less polite.

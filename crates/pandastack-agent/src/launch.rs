@@ -1,9 +1,9 @@
 //! Bringing machines up: from a snapshot, or from a kernel and a disk. [`crate::launch_children`]
 //! brings up forks of a running one.
 //!
-//! Every machine passes the identity gate before anyone can use it: its processors run, but the
-//! guest keeps user processes frozen until entropy, clock, names and environment are fresh. A
-//! launch that fails at any step gives back what it took; see [`MachineResources`].
+//! Every machine passes the identity gate before anyone can use it: its processors run, but the guest keeps
+//! user processes frozen until entropy, clock, names and environment are fresh. A launch that fails at any
+//! step releases what it took; see [`MachineResources`].
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -59,7 +59,7 @@ impl Stages {
     }
 }
 
-/// Makes a sandbox's machine from a snapshot.
+/// Creates a sandbox's machine from a snapshot.
 pub(crate) async fn restore(
     host: &HostResources,
     record: &mut SandboxRecord,
@@ -101,7 +101,7 @@ pub(crate) async fn restore(
     finish(host, record, machine, resources, Some(remembered), stages).await
 }
 
-/// Makes a sandbox's machine from a kernel and the disk it had, with empty memory.
+/// Creates a sandbox's machine from a kernel and the disk it had, with empty memory.
 pub(crate) async fn boot(
     host: &HostResources,
     record: &mut SandboxRecord,
@@ -143,7 +143,7 @@ pub(crate) async fn boot(
     finish(host, record, machine, resources, None, stages).await
 }
 
-/// Adds the machine's volumes to its place. If one of them cannot be had, nothing is left of its resources.
+/// Attaches the machine's volumes. If one of them is not available, releases all resources.
 pub(crate) async fn with_volumes(
     host: &HostResources,
     spec: &SandboxSpec,
@@ -164,10 +164,10 @@ pub(crate) struct SavedMemory<'a> {
     /// Whether the snapshot is a sandbox's: its connections to the outside belong to another
     /// address and time.
     pub of_sandbox: bool,
-    /// So many volumes are mounted, those at the first places. To look after them would cost an
-    /// emulated guest longer than the fork.
+    /// Number of mounted volumes, at the first places. To look after them would cost an emulated guest
+    /// longer than the fork.
     pub mounted: usize,
-    /// Addresses that its programs resolved, and go on with.
+    /// Addresses that its programs resolved, and continue with.
     pub resolved: &'a [Resolved],
 }
 
@@ -182,7 +182,7 @@ enum Start {
     Boots,
 }
 
-/// Lets a machine run, from its memory or, without one, from its disk.
+/// Starts a machine, from its memory or, without one, from its disk.
 pub(crate) async fn finish(
     host: &HostResources,
     record: &mut SandboxRecord,

@@ -53,7 +53,7 @@ pub(crate) async fn prepare_children(
 }
 
 /// Forks a **paused** machine into prepared places, or with `pause` one that is paused for it and
-/// goes on: see [`Machine::fork_and_resume`]. One result per child, in order.
+/// continues: see [`Machine::fork_and_resume`]. One result per child, in order.
 pub(crate) async fn fork_children(
     host: &HostResources,
     parent: &dyn Machine,
@@ -99,7 +99,7 @@ pub(crate) async fn fork_children(
     all_resources.into_iter().map(pair).collect()
 }
 
-/// Lets a forked child run and passes it through the identity gate.
+/// Resumes a forked child and passes it through the identity gate.
 pub(crate) async fn bring_up_child(
     host: &HostResources,
     record: &mut SandboxRecord,

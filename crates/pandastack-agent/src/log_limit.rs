@@ -1,8 +1,9 @@
 //! Keeps the logs that machines write bounded on disk.
 //!
-//! A machine's process appends to its console file and to its own log, and a guest decides how much. When a file has
-//! taken more than [`limits::LOG_FILE_BYTES_MAX`], its oldest bytes are given back to the file system. Offsets stay as they
-//! are (the space becomes a hole), so neither the writer nor anyone who follows has to know.
+//! A machine's process appends to its console file and to its own log, and a guest decides how much. When a
+//! file has taken more than [`limits::LOG_FILE_BYTES_MAX`], its oldest bytes are returned to the file
+//! system. Offsets stay as they are (the space becomes a hole), so neither the writer nor anyone who
+//! follows has to know.
 //!
 //! One inotify instance serves all machines. A file that was written to is checked a second later
 //! and watched again after that: a flood costs the agent one check a second, however much it
@@ -24,7 +25,7 @@ use tokio::io::unix::AsyncFd;
 use tokio_util::sync::CancellationToken;
 
 /// Time between a write and the look at its file.
-const LOOK_AFTER: Duration = Duration::from_secs(1);
+const CHECK_AFTER: Duration = Duration::from_secs(1);
 /// Bytes of events read at once.
 const EVENTS_BYTES: usize = 4096;
 
@@ -81,7 +82,7 @@ impl LogLimit {
             ready.clear_ready();
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
-                () = tokio::time::sleep(LOOK_AFTER) => {}
+                () = tokio::time::sleep(CHECK_AFTER) => {}
             }
             // Files written to meanwhile are still not watched, so this is the next check of all of
             // them.
@@ -115,7 +116,7 @@ impl LogLimit {
     }
 }
 
-/// Gives the oldest bytes of a log back if it takes too much.
+/// Frees the oldest bytes of a log that is too large.
 fn trim(path: &Path) -> io::Result<()> {
     const BLOCK: u64 = 4096;
     let file = OpenOptions::new().write(true).open(path)?;

@@ -85,7 +85,7 @@ impl Follower {
         })
     }
 
-    /// Jumps over what was cut away because it grew faster than it was read, and says so.
+    /// Skips bytes that were cut before they were read, and reports the gap.
     fn skip_cut(&mut self) -> std::io::Result<()> {
         let (at, end) = (self.file.stream_position()?, self.file.metadata()?.len());
         let behind = end.saturating_sub(at);

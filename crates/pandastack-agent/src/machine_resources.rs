@@ -44,7 +44,7 @@ pub(crate) struct Origin<'a> {
 }
 
 impl MachineResources {
-    /// Makes directory, files, slot and group for a machine that starts from `origin`.
+    /// Creates directory, files, slot and group for a machine that starts from `origin`.
     pub(crate) async fn prepare(
         host: &HostResources,
         name: &str,
@@ -215,8 +215,8 @@ impl MachineResources {
         self.slot.map_or_else(Traffic::default, |index| host.slots.traffic(index))
     }
 
-    /// Lets its guest, before it runs, go on with what it resolved in another slot. If that fails,
-    /// its programs are refused until they resolve again.
+    /// Before the guest runs, restores the names that it resolved in another slot. If that fails, its
+    /// programs are refused until they resolve again.
     pub(crate) async fn restore_resolved(&self, host: &HostResources, resolved: &[Resolved]) {
         let Some(slot) = self.slot.filter(|_| !resolved.is_empty()) else { return };
         if let Err(error) = host.slots.restore_resolved(slot, resolved).await {
@@ -231,7 +231,7 @@ impl MachineResources {
         &self.cgroup
     }
 
-    /// Gives back slot, group and sockets. The machine's process must be gone.
+    /// Releases slot, group and sockets. The machine's process must be gone.
     pub(crate) async fn release(&mut self, host: &HostResources) {
         if let Some(index) = self.slot.take() {
             host.slots.release(index);
@@ -281,7 +281,7 @@ pub(crate) async fn remove_runtime_dir(dir: PathBuf) {
     }
 }
 
-/// Makes a directory for its owner alone.
+/// Creates a directory that only its owner can access.
 pub(crate) fn make_dir(dir: &Path) -> Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     std::fs::DirBuilder::new().mode(0o700).recursive(true).create(dir).map_err(AgentError::io("create", dir))

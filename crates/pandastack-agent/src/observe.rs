@@ -8,7 +8,7 @@ use pandastack_guest_proto::message::Stats;
 use pandastack_types::SandboxState;
 use pandastack_types::api::{GuestView, HostView, SandboxMetrics};
 
-/// Longest time for a guest to answer; a busier one is left out.
+/// Timeout of a guest; guests that take longer are left out.
 const GUEST_ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// Facts that a driver knows without a call to its guest.
@@ -16,11 +16,11 @@ pub(crate) struct Observation {
     pub state: SandboxState,
     pub pid: Option<u32>,
     pub host: HostView,
-    /// Of a machine that runs.
+    /// Client of the guest, if the machine runs.
     pub guest: Option<GuestClient>,
 }
 
-/// Completes the picture with what the guest says. One that does not respond leaves the host's view.
+/// Adds the guest's view. If the guest does not respond, only the host's view is returned.
 pub(crate) async fn metrics(observed: Observation) -> SandboxMetrics {
     let Observation { state, pid, host, guest } = observed;
     let guest = match guest {

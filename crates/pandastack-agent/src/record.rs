@@ -148,7 +148,7 @@ pub(crate) fn write_record(layout: &Layout, record: &SandboxRecord) -> Result<()
     Ok(())
 }
 
-/// Gives a file a second name, in one step where something else has it.
+/// Links a file under a second name, replacing another file atomically.
 fn link_over(file: &Path, name: &Path) -> io::Result<()> {
     let temporary = name.with_extension("new");
     match std::fs::remove_file(&temporary) {

@@ -4,8 +4,8 @@
 //! control groups that no record names are ended. Nothing here depends on how the predecessor
 //! ended.
 //!
-//! Invariant: no sleeper is removed because its record cannot be read. The record's second name
-//! stands in for it; without that either, its directory stays for a person to look at.
+//! Invariant: no sleeper is removed because its record cannot be read. The record's second name replaces
+//! it; without that, its directory is kept for inspection.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -50,9 +50,9 @@ pub(crate) async fn recover(host: &Arc<Host>) -> Result<()> {
     Ok(())
 }
 
-/// Takes over the slots of machines that are to be adopted. The record of a sandbox that lost its
-/// slot says so: the slot with that number will be another sandbox's, and the next agent must not
-/// confuse them. Answers the slots that zygotes keep.
+/// Takes over the slots of machines that are to be adopted. The record of a sandbox that lost its slot says
+/// so: the slot with that number will be another sandbox's, and the next agent must not confuse them.
+/// Returns the slots that zygotes keep.
 async fn adopt_slots(host: &Host, records: &mut [SandboxRecord]) -> Result<HashSet<u32>> {
     let mut lost = drop_shared_claims(records);
     let mut of_zygotes = zygote::slots_on_disk(&host.layout);
@@ -74,8 +74,8 @@ async fn adopt_slots(host: &Host, records: &mut [SandboxRecord]) -> Result<HashS
     Ok(of_zygotes)
 }
 
-/// Leaves slots to machines that are to be adopted, and to none where two records name one: it
-/// would be unclear whose policy holds there. Answers whose claims were dropped.
+/// Leaves slots to machines that are to be adopted, and to none where two records name one: it would be
+/// unclear whose policy holds there. Returns whose claims were dropped.
 fn drop_shared_claims(records: &mut [SandboxRecord]) -> HashSet<SandboxId> {
     let mut claims: HashMap<u32, u32> = HashMap::new();
     for slot in records.iter().filter(|record| is_to_adopt(record)).filter_map(|record| record.slot) {
@@ -192,7 +192,8 @@ fn find_record(dir: &Path) -> DirectoryState {
         return DirectoryState::Nothing(unreadable);
     }
     match read_json::<SandboxRecord>(&sleep.join(names::RECORD)) {
-        // What was written over its record was that it wakes. Memory of before would destroy a volume that went on since.
+        // What was written over its record was that it wakes. Memory of before would destroy a volume that
+        // continued since.
         Ok(record) if record.writes_volumes() => DirectoryState::Unknown(AgentError::Conflict(format!(
             "{unreadable}; the sandbox was waking, and its volumes may have changed since it went to sleep"
         ))),

@@ -34,7 +34,7 @@ impl RunningMachine {
         Self { machine, guest, resources, awake_since: Instant::now() }
     }
 
-    /// Ends the machine and gives back what it held. The directory stays.
+    /// Ends the machine and releases its resources. The directory stays.
     pub(crate) async fn end(mut self, host: &HostResources) {
         kill(self.machine.as_ref()).await;
         self.resources.release(host).await;
@@ -51,7 +51,7 @@ pub(crate) async fn kill(machine: &dyn Machine) {
     }
 }
 
-/// Gives back the resources of a machine that never ran, and removes its directory.
+/// Releases the resources of a machine that never ran, and removes its directory.
 pub(crate) async fn abandon(host: &HostResources, mut resources: MachineResources) {
     resources.release(host).await;
     resources.remove(host).await;

@@ -26,7 +26,7 @@ const BYTES_PER_MBIT: u64 = 125_000;
 /// Control group of the agent itself.
 const OWN_GROUP: &str = "agent";
 
-/// Runs an agent until `shutdown` is cancelled. Machines go on without it.
+/// Runs an agent until `shutdown` is cancelled. Machines continue without it.
 ///
 /// Boxed, so that the agent is compiled in this crate and not in the one that awaits it.
 pub fn serve(

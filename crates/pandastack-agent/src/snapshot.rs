@@ -46,7 +46,7 @@ pub(crate) struct Manifest {
     pub components: Components,
     /// Sandbox it shows; `None` for a template.
     pub sandbox: Option<SandboxId>,
-    /// User of the lineage; a restored machine goes on under it.
+    /// User of the lineage; a restored machine continues under it.
     pub uid: Option<u32>,
     pub state_bytes: u64,
     /// Memory written over the base.
@@ -135,9 +135,9 @@ impl Snapshot {
         verify(&self.dir, &self.manifest, stop).await
     }
 
-    /// See [`checksum_behind`].
-    pub(crate) fn checksum_behind(&self, host: &Arc<HostResources>, images_after: Duration) {
-        checksum_behind(host, self.dir.clone(), self.manifest.seals.clone(), images_after);
+    /// See [`checksum_in_background`].
+    pub(crate) fn checksum_in_background(&self, host: &Arc<HostResources>, images_after: Duration) {
+        checksum_in_background(host, self.dir.clone(), self.manifest.seals.clone(), images_after);
     }
 
     /// Publishes the same snapshot at `to`, replacing an existing one in one step. The files are
@@ -231,9 +231,15 @@ pub(crate) async fn verify(dir: &Path, manifest: &Manifest, stop: &CancellationT
     blocking(move || integrity::verify(&dir, &stop)).await
 }
 
-/// Begins to compute the checksums of what was sealed in a directory behind the caller's back; of disks only after
-/// `images_after`, because they are large and most sleeps are short. A directory that disappears meanwhile is fine.
-pub(crate) fn checksum_behind(host: &Arc<HostResources>, dir: PathBuf, seals: Seals, images_after: Duration) {
+/// Starts to compute the checksums of what was sealed in a directory behind the caller's back; of disks
+/// only after `images_after`, because they are large and most sleeps are short. A directory that disappears
+/// meanwhile is fine.
+pub(crate) fn checksum_in_background(
+    host: &Arc<HostResources>,
+    dir: PathBuf,
+    seals: Seals,
+    images_after: Duration,
+) {
     let host = host.clone();
     host.tasks.clone().spawn(async move {
         if !images_after.is_zero() {
@@ -260,7 +266,7 @@ async fn write_checksums(host: &HostResources, dir: &Path, seals: Seals) {
         let names: Vec<&String> = seals.keys().collect();
         integrity::write_checksums(&from, &names, &stop)
     };
-    if let Err(error) = integrity::behind(sum).await {
+    if let Err(error) = integrity::run_at_low_priority(sum).await {
         tracing::debug!(dir = %dir.display(), error = %chain(&error), "no checksums");
     }
 }
@@ -268,11 +274,11 @@ async fn write_checksums(host: &HostResources, dir: &Path, seals: Seals) {
 /// Sums the contents of named snapshots and sleepers that an earlier agent did not come to.
 pub(crate) fn sum_the_rest(host: &Arc<HostResources>) {
     for (dir, seals) in unsummed(entries(&host.layout.snapshots())) {
-        checksum_behind(host, dir, seals, Duration::ZERO);
+        checksum_in_background(host, dir, seals, Duration::ZERO);
     }
     let sleepers = entries(&host.layout.sandboxes()).map(|dir| dir.join(layout::SLEEP));
     for (dir, seals) in unsummed(sleepers) {
-        checksum_behind(host, dir, seals, SLEEPERS_IMAGES_AFTER);
+        checksum_in_background(host, dir, seals, SLEEPERS_IMAGES_AFTER);
     }
 }
 

@@ -39,8 +39,8 @@ pub(crate) fn get(host: &Host, id: &SnapshotId) -> Option<ZygoteLease> {
     host.zygotes.lease(&of_snapshot(id), id.as_str())
 }
 
-/// Notes that a sandbox was restored from a snapshot, and makes a zygote of it if that happens
-/// often and memory is available.
+/// Records that a sandbox was restored from a snapshot, and makes a zygote of it if that happens often and
+/// memory is available.
 pub(crate) fn note_restore(host: &Arc<Host>, id: &SnapshotId, snapshot: &Snapshot) {
     let uses = host.zygotes.snapshot_uses.count(id);
     if uses < USES_BEFORE || host.admit(snapshot.manifest.shape, 1).is_err() {
@@ -70,7 +70,7 @@ async fn make(host: &HostResources, id: &SnapshotId, snapshot: &Snapshot) -> Res
     snapshot.verify(&host.shutdown).await?;
     let (name, confinement) = (of_snapshot(id), Confinement::Full { uid, gid: uid });
     let started = StartedZygote::restore(host, &name, snapshot, confinement, &NetworkPolicy::none()).await?;
-    // The answer alone: an identity would let user processes go on.
+    // The answer alone: an identity would let user processes continue.
     let warmed = started.run().await;
     started.stop(host, &name, id.as_str(), warmed).await
 }

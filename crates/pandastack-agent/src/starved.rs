@@ -9,7 +9,7 @@ use pandastack_types::chain;
 use crate::host_resources::HostResources;
 
 /// Pause between two looks at the free space, of which nothing tells.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// Watches a machine that writes durable disks for as long as it lives.
 pub(crate) fn watch(host: &HostResources, machine: Arc<dyn Machine>) {
@@ -34,7 +34,7 @@ async fn feed(store: &pandastack_image::Store, machine: &dyn Machine) {
             "the host's disk is full: a machine is paused until there is space; free some disk space"
         );
         while store.require(0).is_err() {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(CHECK_EVERY).await;
         }
         match machine.resume().await {
             Ok(()) => tracing::info!(pid, "disk space is available again; the machine continues"),

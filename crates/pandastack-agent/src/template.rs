@@ -88,7 +88,7 @@ impl Templates {
         }
     }
 
-    /// Begins a bake, or joins the one in progress or done.
+    /// Starts a bake, or joins the one in progress or done.
     pub(crate) fn begin(self: &Arc<Self>, name: &str) -> Result<Build> {
         let (build, _) = self.bake(Variant::find(name, None)?);
         self.builds.get(&build)
@@ -130,7 +130,7 @@ impl Templates {
             templates.builds.finish(&id, baked.as_ref().err());
             let baked = baked.map(Arc::new).map_err(|error| error.public_text());
             if let Ok(baked) = &baked {
-                templates.zygotes.make_behind(baked);
+                templates.zygotes.create_in_background(baked);
             }
             report.send_replace(Some(baked));
             templates.give_up_sizes(variant.recipe).await;
@@ -139,8 +139,8 @@ impl Templates {
         (build, outcome)
     }
 
-    /// Removes what was baked of a template's sizes beyond those used last. Machines made of them
-    /// keep what they need by hard link.
+    /// Removes baked sizes of a template beyond the most recently used ones. Machines made of them keep
+    /// what they need by hard link.
     async fn give_up_sizes(&self, recipe: &Recipe) {
         let prefix = sizes_prefix(recipe);
         let dirs = std::fs::read_dir(self.host.layout.templates("")).into_iter().flatten().flatten();

@@ -125,7 +125,7 @@ pub(crate) async fn unpack(
     pour(body, lease.guest.unpack(path, user).await?, path).await
 }
 
-/// A place in a watch, as it stands in `Last-Event-ID`.
+/// A place in a watch, as encoded in `Last-Event-ID`.
 pub(crate) fn parse_position(text: &str) -> Result<WatchPosition> {
     let parsed = text.split_once('-').and_then(|(watch, sequence)| {
         Some(WatchPosition { watch: watch.parse().ok()?, sequence: sequence.parse().ok()? })

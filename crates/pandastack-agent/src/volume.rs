@@ -80,7 +80,7 @@ pub(crate) async fn create(host: &HostResources, request: AgentVolumeCreate) -> 
     made
 }
 
-/// Makes a volume that is a copy of `image`, which does not change meanwhile, and at least as large.
+/// Creates a volume that is a copy of `image`, which does not change meanwhile, and at least as large.
 pub(crate) fn make(
     store: &Store,
     layout: &Layout,
@@ -161,8 +161,9 @@ pub(crate) fn image(layout: &Layout, id: &VolumeId) -> Result<PathBuf> {
 /// An image that a copy of a machine gets its own copy of, and the volume it is of.
 pub(crate) type Original = (VolumeId, PathBuf);
 
-/// Makes the volumes of a copy of a machine: clones of the `originals` at the same places, which do not change meanwhile. A
-/// volume that the copy shares with its original, to read it or because it is the same sandbox, stays as it is.
+/// Creates the volumes of a copy of a machine: clones of the `originals` at the same places, which do not
+/// change meanwhile. A volume that the copy shares with its original, to read it or because it is the same
+/// sandbox, stays as it is.
 pub(crate) async fn derive(
     host: &HostResources,
     originals: Vec<Original>,
@@ -261,7 +262,7 @@ fn open_locked(image: &Path, read_only: bool, id: &VolumeId) -> Result<File> {
     }
 }
 
-/// Makes a volume that no machine has larger. Its file system follows when it is next mounted.
+/// Grows a volume that is not attached. Its file system follows when it is next mounted.
 pub(crate) async fn grow(host: &HostResources, id: VolumeId, bytes: u64) -> Result<AgentVolume> {
     let (store, layout) = (host.store.clone(), host.layout.clone());
     blocking(move || {
@@ -288,7 +289,7 @@ pub(crate) fn check_growth(store: &Store, layout: &Layout, id: &VolumeId, bytes:
     Ok(now)
 }
 
-/// Waits until an image's length survives a power loss, and answers how it stands.
+/// Waits until an image's length survives a power loss, and returns its state.
 pub(crate) async fn settle(host: &HostResources, id: VolumeId) -> Result<AgentVolume> {
     let layout = host.layout.clone();
     blocking(move || {

@@ -185,7 +185,7 @@ impl StartedZygote {
         }
     }
 
-    /// Lets it run and waits for its guest.
+    /// Resumes it and waits for its guest.
     pub(crate) async fn run(&self) -> Result<GuestClient> {
         let pid = self.machine.record().pid;
         let group = self.resources.cgroup();
@@ -208,7 +208,7 @@ impl StartedZygote {
         Ok(guest)
     }
 
-    /// Stops it for good and writes it down; if it could not be warmed or stopped, nothing is left of it.
+    /// Stops it for good and records it. If it could not be warmed or stopped, removes it.
     pub(crate) async fn stop(
         mut self,
         host: &HostResources,
@@ -256,9 +256,9 @@ impl StartedZygote {
     }
 }
 
-/// Writes the warmed memory down as what children stand on. Warming made pages that are private in
-/// the zygote and in every child, though no child wrote them; over this file a child's snapshot
-/// consists of what the child itself changed.
+/// Writes the warmed memory to the file that children are based on. Warming made pages that are private in
+/// the zygote and in every child, though no child wrote them; over this file a child's snapshot consists of
+/// what the child itself changed.
 async fn save_below(host: &HostResources, resources: &MachineResources, machine: &dyn Machine) -> Result<()> {
     let (store, base) = (host.store.clone(), resources.memory());
     let (memory, state) = (resources.dir.join("memory.warm"), resources.dir.join("state.warm"));

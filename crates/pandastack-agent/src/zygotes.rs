@@ -29,9 +29,9 @@ const TEMPLATE_ZYGOTES_MAX: usize = 8;
 const SNAPSHOT_ZYGOTES_MAX: usize = 4;
 /// Number of times that a zygote rehearses the start of a child before it stops.
 const REHEARSALS: u32 = 2;
-/// Snapshots whose uses are counted; those not used for longest are forgotten, and counted anew.
+/// Snapshots whose uses are counted; those not used for longest are forgotten, and counted again.
 const COUNTED_MAX: usize = 256;
-/// Begins the directory names of these zygotes. No template's name has an `@`.
+/// Prefix of the directory names of these zygotes. No template's name has an `@`.
 const SNAPSHOT_PREFIX: &str = "snapshot@";
 
 /// Returns whether a zygote's name belongs to a snapshot.
@@ -120,9 +120,9 @@ impl Zygotes {
         self.lock().values().filter_map(ready).collect()
     }
 
-    /// Makes the zygote of a template in the background unless it exists or is being made, or forks
-    /// do not work here.
-    pub(crate) fn make_behind(self: &Arc<Self>, baked: &Arc<BakedTemplate>) {
+    /// Creates the zygote of a template in the background unless it exists or is being made, or forks do
+    /// not work here.
+    pub(crate) fn create_in_background(self: &Arc<Self>, baked: &Arc<BakedTemplate>) {
         let making = {
             let (host, baked) = (self.host.clone(), baked.clone());
             async move { make(&host, &baked).await }

@@ -16,7 +16,7 @@ pub(crate) struct Activity {
     pub(crate) work: Notify,
     /// Signals that the polling interval of a repository changed.
     pub(crate) polls: Notify,
-    /// Told when a deployment's log has new lines.
+    /// Notified when a deployment's log has new lines.
     pub(crate) logs: LogNews<DeploymentId>,
     /// Grows with every change of a deployment's state.
     news: watch::Sender<u64>,
@@ -31,8 +31,9 @@ struct Shared {
     waiting: HashSet<DeploymentId>,
     /// Apps with machines that are given a source and have no deployment yet, once for each.
     uploads: Vec<AppId>,
-    /// Apps whose machines were left alone because of that, or could not be deleted: they are tidied up once it is over.
-    untidy: HashSet<AppId>,
+    /// Apps whose machines were kept for that reason, or could not be deleted; they are cleaned up
+    /// afterwards.
+    unpruned: HashSet<AppId>,
     /// Apps that are being deleted by this process.
     removing: HashSet<AppId>,
     /// Apps whose earlier versions are being put to sleep.
@@ -52,7 +53,7 @@ struct RunningDeployment {
     switching: bool,
 }
 
-/// Why a deployment is stopped.
+/// Reason for stopping a deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// A user canceled the deployment.
@@ -73,7 +74,7 @@ impl Default for Activity {
     }
 }
 
-/// Keeps an app from being deleted twice at once.
+/// Prevents two deletions of an app at the same time.
 pub(crate) struct RemovalGuard<'a> {
     activity: &'a Activity,
     app: AppId,
@@ -85,7 +86,7 @@ impl Drop for RemovalGuard<'_> {
     }
 }
 
-/// Keeps a delivery from being carried out twice at once.
+/// Prevents processing a delivery twice at the same time.
 pub(crate) struct DeliveryGuard<'a> {
     activity: &'a Activity,
     delivery: (AppId, String),
@@ -113,73 +114,73 @@ impl Activity {
         self.news.subscribe()
     }
 
-    /// Notes that an app is given a source: its machines are not tidied away.
+    /// Records that an app is given a source: its machines are not pruned.
     pub(crate) fn begin_upload(&self, app: &AppId) {
         self.shared().uploads.push(app.clone());
     }
 
-    /// Notes that one such source has arrived, or will not come.
+    /// Records that one such source has arrived, or will not come.
     pub(crate) fn end_upload(&self, app: &AppId) {
         let mut shared = self.shared();
         if let Some(at) = shared.uploads.iter().position(|one| one == app) {
             shared.uploads.swap_remove(at);
         }
-        if shared.untidy.contains(app) && !shared.uploads.contains(app) {
+        if shared.unpruned.contains(app) && !shared.uploads.contains(app) {
             self.work.notify_one();
         }
     }
 
     /// Returns whether an upload holds machines of the app that nothing refers to yet, and if so
-    /// puts off tidying until it ends.
-    pub(crate) fn put_off_tidying(&self, app: &AppId) -> bool {
+    /// defers pruning until it ends.
+    pub(crate) fn defer_pruning(&self, app: &AppId) -> bool {
         let mut shared = self.shared();
         let is_uploading = shared.uploads.contains(app);
         if is_uploading {
-            shared.untidy.insert(app.clone());
+            shared.unpruned.insert(app.clone());
         }
         is_uploading
     }
 
-    /// Notes that an app is still to be tidied up.
-    pub(crate) fn note_untidy(&self, app: AppId) {
-        self.shared().untidy.insert(app);
+    /// Records that an app is still to be pruned.
+    pub(crate) fn note_unpruned(&self, app: AppId) {
+        self.shared().unpruned.insert(app);
     }
 
-    /// Takes the apps that were not tidied up and can be now: no deployment of them runs.
-    pub(crate) fn take_untidy(&self) -> Vec<AppId> {
+    /// Takes the apps that were not pruned and can be now: no deployment of them runs.
+    pub(crate) fn take_unpruned(&self) -> Vec<AppId> {
         let mut shared = self.shared();
-        let Shared { running, uploads, untidy, .. } = &mut *shared;
+        let Shared { running, uploads, unpruned, .. } = &mut *shared;
         let is_busy =
             |app: &AppId| uploads.contains(app) || running.values().any(|running| running.app == *app);
-        let free: Vec<_> = untidy.iter().filter(|app| !is_busy(app)).cloned().collect();
-        untidy.retain(|app| !free.contains(app));
+        let free: Vec<_> = unpruned.iter().filter(|app| !is_busy(app)).cloned().collect();
+        unpruned.retain(|app| !free.contains(app));
         free
     }
 
-    /// Notes that a delivery is being carried out, until dropped. `None` if it is already.
+    /// Records that a delivery is being carried out, until dropped. `None` if it is already.
     pub(crate) fn begin_delivery(&self, app: &AppId, delivery: &str) -> Option<DeliveryGuard<'_>> {
         let delivery = (app.clone(), delivery.to_owned());
         let first = self.shared().deliveries.insert(delivery.clone());
         first.then(|| DeliveryGuard { activity: self, delivery })
     }
 
-    /// Notes that an app is being deleted, until dropped. `None` if it is already.
+    /// Records that an app is being deleted, until dropped. `None` if it is already.
     pub(crate) fn begin_removal(&self, app: &AppId) -> Option<RemovalGuard<'_>> {
         let first = self.shared().removing.insert(app.clone());
         first.then(|| RemovalGuard { activity: self, app: app.clone() })
     }
 
-    /// Notes that an app's earlier versions are being put to sleep. `false` if they are already.
+    /// Records that an app's earlier versions are being put to sleep. `false` if they are already.
     pub(crate) fn begin_retiring(&self, app: &AppId) -> bool {
         self.shared().retiring.insert(app.clone())
     }
 
-    /// Notes that this is over.
+    /// Records that this has ended.
     pub(crate) fn end_retiring(&self, app: &AppId) {
         self.shared().retiring.remove(app);
     }
 
-    /// Notes that a deployment begins; answers what stops it.
+    /// Records that a deployment begins; returns what stops it.
     pub(crate) fn begin(&self, one: &DeploymentRecord) -> CancellationToken {
         let stop = CancellationToken::new();
         let (app, builds) = (one.app.clone(), one.builds());
@@ -188,14 +189,14 @@ impl Activity {
         stop
     }
 
-    /// Notes which deployments wait for a turn. Answers those that did not before.
+    /// Records which deployments wait for a turn. Returns those that did not before.
     pub(crate) fn note_waiting(&self, waiting: &[DeploymentRecord]) -> Vec<DeploymentId> {
         let now: HashSet<_> = waiting.iter().map(|one| one.id.clone()).collect();
         let before = std::mem::replace(&mut self.shared().waiting, now.clone());
         now.difference(&before).cloned().collect()
     }
 
-    /// Notes that it is over, and all of its log is written.
+    /// Records that it has ended and that its log is complete.
     pub(crate) fn end(&self, id: &DeploymentId) {
         self.shared().running.remove(id);
         self.notify();
@@ -251,16 +252,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_could_not_be_tidied_up_is_taken_again() {
+    fn what_could_not_be_pruned_is_taken_again() {
         let (activity, id) = (Activity::default(), AppId::random());
         activity.begin_upload(&id);
-        assert!(activity.put_off_tidying(&id));
-        assert!(activity.take_untidy().is_empty(), "a source is on its way to it");
+        assert!(activity.defer_pruning(&id));
+        assert!(activity.take_unpruned().is_empty(), "a source is on its way to it");
         activity.end_upload(&id);
-        assert_eq!(activity.take_untidy(), std::slice::from_ref(&id));
-        assert!(activity.take_untidy().is_empty());
-        activity.note_untidy(id.clone());
-        assert_eq!(activity.take_untidy(), [id]);
+        assert_eq!(activity.take_unpruned(), std::slice::from_ref(&id));
+        assert!(activity.take_unpruned().is_empty());
+        activity.note_unpruned(id.clone());
+        assert_eq!(activity.take_unpruned(), [id]);
     }
 
     #[test]

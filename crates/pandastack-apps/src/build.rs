@@ -105,14 +105,14 @@ impl Build<'_> {
         let compared = self.compare_versions(&machine, &found.plan).await;
         installed.and(compared)?;
         if let Some(command) = &found.plan.build {
-            self.log.say(format!("building: {command}")).await;
+            self.log.write(format!("building: {command}")).await;
             self.command("building", &machine, command, &found).await?;
         }
         let start = self.start(&machine, &found).await?;
         Ok(Built { machine, plan: found.plan, commit, start })
     }
 
-    /// Looks at the source.
+    /// Inspects the source.
     async fn find(&self, machine: &Machine) -> Result<DetectedSource, BuildError> {
         let (directory, view) = self.locate(machine).await?;
         let spec = &self.app.spec;
@@ -126,7 +126,7 @@ impl Build<'_> {
         };
         let plan = detect(&view, &user_settings)?;
         for reason in &plan.reasons {
-            self.log.say(reason).await;
+            self.log.write(reason).await;
         }
         Ok(DetectedSource { directory, plan, config })
     }
@@ -188,10 +188,10 @@ impl Build<'_> {
                 [] => "install command".to_owned(),
                 locks => locks.join(", "),
             };
-            self.log.say(format!("unchanged {unchanged}: dependencies restored, not reinstalled")).await;
+            self.log.write(format!("unchanged {unchanged}: dependencies restored, not reinstalled")).await;
             return self.refresh(machine, found).await;
         }
-        self.log.say(format!("installing: {command}")).await;
+        self.log.write(format!("installing: {command}")).await;
         self.command("installing dependencies", machine, &command, found).await?;
         let note =
             shell(r#"printf '%s\n' "$KEY" > "$INSTALLED""#, &[("KEY", wanted), ("INSTALLED", INSTALLED)]);
@@ -206,7 +206,7 @@ impl Build<'_> {
     /// Installs again what of the restored packages the source itself decides.
     async fn refresh(&self, machine: &Machine, found: &DetectedSource) -> Result<(), BuildError> {
         let Some(command) = &found.plan.refresh else { return Ok(()) };
-        self.log.say(format!("reinstalling the source itself: {command}")).await;
+        self.log.write(format!("reinstalling the source itself: {command}")).await;
         self.command("installing the source itself", machine, command, found).await
     }
 
@@ -218,7 +218,7 @@ impl Build<'_> {
         Ok(machine.exec(&ask).await?.exit_code == 0)
     }
 
-    /// Says so when an app runs with another Node or Python than it wants.
+    /// Logs a warning if an app runs with a Node or Python version other than it requires.
     async fn compare_versions(&self, machine: &Machine, plan: &Plan) -> Result<(), BuildError> {
         if let Some(wish) = &plan.node {
             let mut ask = shell(NODE_VERSION, &[]);
@@ -227,7 +227,9 @@ impl Build<'_> {
             if !wish.suits(&has) {
                 let (wanted, file, has) = (wish.shown(), wish.file, has.trim());
                 self.log
-                    .say(format!("{file} asks for Node {wanted}, but {has} is used; name one major version"))
+                    .write(format!(
+                        "{file} asks for Node {wanted}, but {has} is used; name one major version"
+                    ))
                     .await;
             }
         }
@@ -237,7 +239,7 @@ impl Build<'_> {
         if !wish.suits(has) {
             let PythonRequirement { wanted, file } = wish;
             self.log
-                .say(format!(
+                .write(format!(
                     "{file} asks for Python {wanted}, but this machine has {has}, which is used; to change \
                      it, use another template"
                 ))
@@ -293,7 +295,7 @@ impl Build<'_> {
                 env.insert("STATIC_ROOT".to_owned(), root);
                 env.insert("STATIC_SINGLE_PAGE".to_owned(), u8::from(*single_page).to_string());
                 self.log
-                    .say(format!("serving the files in `{}`", if files.is_empty() { "." } else { files }))
+                    .write(format!("serving the files in `{}`", if files.is_empty() { "." } else { files }))
                     .await;
                 format!("exec python3 -I -S {STATIC_SERVER_PATH}")
             }
@@ -320,7 +322,7 @@ pub(crate) async fn build_machine(
                     "building without the dependency cache"
                 );
                 if let Some(log) = log {
-                    log.say(
+                    log.write(
                         "the dependencies of earlier builds are no longer cached; installing from scratch",
                     )
                     .await;

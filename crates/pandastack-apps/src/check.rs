@@ -35,7 +35,7 @@ fn refuse<T>(message: String) -> Result<T> {
     Err(Error::bad_request(message))
 }
 
-/// A name, which becomes a host name label beside those of sandboxes, functions and the platform itself.
+/// Checks a name, which becomes a host name label next to those of sandboxes, functions and the platform.
 pub(crate) fn name(name: &str, domains: &Domains) -> Result<()> {
     let label = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let starts = name.starts_with(|c: char| c.is_ascii_lowercase());

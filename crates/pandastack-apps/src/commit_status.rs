@@ -98,7 +98,7 @@ fn report(
         GitHost::Github | GitHost::Gitea => format!("{api}/repos/{project}/statuses/{commit}"),
         GitHost::Gitlab => format!("{api}/projects/{}/statuses/{commit}", project.replace('/', "%2F")),
     };
-    let mut body = json!({"state": word(host, state), "description": said});
+    let mut body = json!({"state": state_name(host, state), "description": said});
     body[if host == GitHost::Gitlab { "name" } else { "context" }] = context.into();
     if let Some(address) = address {
         body["target_url"] = address.into();
@@ -159,7 +159,7 @@ fn proof(host: GitHost, token: &str) -> Option<HeaderMap> {
     Some([(name, value), (ACCEPT, HeaderValue::from_static("application/json"))].into_iter().collect())
 }
 
-fn word(host: GitHost, state: State) -> &'static str {
+fn state_name(host: GitHost, state: State) -> &'static str {
     match (state, host) {
         (State::Pending, _) => "pending",
         (State::Success, _) => "success",

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A step that is given up (stopped, failed, or the server ends) needs no undoing of its own: what it made is found and
-//! deleted by [`crate::tidy`], because nothing refers to it.
+//! deleted by [`crate::prune`], because nothing refers to it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ use crate::log::Log;
 use crate::machine::{self, Machine};
 use crate::serve::Serving;
 use crate::state::Apps;
-use crate::{check, preview_settings, tidy};
+use crate::{check, preview_settings, prune};
 
 /// After a switch the old version sleeps once it was idle for this long; requests in progress keep it awake. Sleep ends WebSockets, and
 /// their clients ping every 25 or 30 s, so it is twice that.
@@ -39,7 +39,8 @@ pub(crate) const DRAIN_IDLE_SECONDS: u64 = 60;
 const END_PAUSE_MIN: Duration = Duration::from_secs(1);
 const END_PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// Works on a deployment until it is live or over. Leaves its state alone when the server ends: the next one goes on.
+/// Works on a deployment until it is live or over. Leaves its state alone when the server ends: the next
+/// one continues.
 pub(crate) async fn run(apps: Arc<Apps>, deployment: DeploymentRecord, stop: CancellationToken) {
     let id = deployment.id.clone();
     let opened = Log::open(&apps, &deployment).await;
@@ -59,7 +60,7 @@ pub(crate) async fn run(apps: Arc<Apps>, deployment: DeploymentRecord, stop: Can
     };
     work.end(outcome).await;
     fault::point("control.deploy.ended").await;
-    if let Err(error) = tidy::app(&apps, &work.record.app).await {
+    if let Err(error) = prune::app(&apps, &work.record.app).await {
         tracing::warn!(
             deployment = %id, error = %chain(&error),
             "cannot delete unused machines of an app; retrying after its next deployment"
@@ -112,7 +113,7 @@ impl Deploy {
         spec.start = Some(built.start);
         spec.artifact = Some(machine::snapshot_built(&built.machine, "built").await?.id);
         fault::point("control.deploy.saved").await;
-        self.log.say(format!("built in {:.1} s", began.elapsed().as_secs_f64())).await;
+        self.log.write(format!("built in {:.1} s", began.elapsed().as_secs_f64())).await;
         Ok(())
     }
 
@@ -128,7 +129,7 @@ impl Deploy {
         Ok(())
     }
 
-    /// From here on requests go to the new version.
+    /// Switches requests to the new version.
     async fn switch(&mut self, app: &AppRecord, machines: Vec<Machine>) -> Result<(), BuildError> {
         let before = self.apps.store.app(None, app.id.as_str()).await.map_err(Error::from)?.active;
         if !self.apps.activity.switch(&self.record.id) {
@@ -147,7 +148,7 @@ impl Deploy {
         fault::point("control.deploy.switched").await;
         self.apps.names.notify_all();
         self.apps.activity.notify();
-        self.log.say("live").await;
+        self.log.write("live").await;
         if let Some(before) = before.filter(|before| *before != self.record.id) {
             self.retire(app, &before).await;
         }
@@ -176,8 +177,8 @@ impl Deploy {
         }
     }
 
-    /// Stores the outcome, retrying for as long as it takes: no other task works on the deployment,
-    /// so it would stay unfinished.
+    /// Stores the outcome, retrying until it succeeds: no other task works on the deployment, so it would
+    /// stay unfinished.
     async fn end(&mut self, outcome: Option<Result<(), BuildError>>) {
         let reason = self.apps.activity.reason(&self.record.id);
         let (status, error) = match (outcome, reason) {
@@ -205,7 +206,7 @@ impl Deploy {
             }
         };
         if is_written {
-            self.log.say(format!("{}: {error}", status.as_str())).await;
+            self.log.write(format!("{}: {error}", status.as_str())).await;
         }
     }
 

@@ -23,7 +23,7 @@ const BLOCK_BYTES: usize = 8;
 /// Characters of a line of base64.
 const LINE_CHARS: usize = 70;
 
-/// A private key as git's ssh reads it, out of what a person gave. The error describes the problem.
+/// Normalizes a private key from a user for git's ssh. The error describes the problem.
 pub(crate) fn parse(given: &str) -> Result<String, &'static str> {
     let text = given.replace("\r\n", "\n").trim().to_owned() + "\n";
     let framed = text.starts_with("-----BEGIN ") && text.contains("PRIVATE KEY-----\n");

@@ -22,21 +22,21 @@ use pandastack_types::{AppId, DeploymentId, Result, chain};
 
 use crate::activity::Stop;
 use crate::state::Apps;
-use crate::{deploy, log, reconcile, removal, tidy};
+use crate::{deploy, log, prune, reconcile, removal};
 
 /// Number of times a deployment is started before it fails.
 const ATTEMPTS_MAX: u32 = 3;
 /// Deployments that build nothing in progress at once: after the loss of a host all of its apps recover.
 const RETURNS_AT_ONCE_MAX: usize = 16;
 /// Longest pause: after a failure of the store, no event says when to check again.
-const LOOK_EVERY: Duration = Duration::from_secs(30);
+const CHECK_EVERY: Duration = Duration::from_secs(30);
 
 /// Deploys until shutdown.
 pub async fn run(apps: Arc<Apps>) {
-    let mut is_tidied = false;
+    let mut is_pruned = false;
     let mut events = apps.machines.events();
     loop {
-        let looked = start_due(&apps, &mut is_tidied).await;
+        let looked = start_due(&apps, &mut is_pruned).await;
         if let Err(error) = looked {
             tracing::warn!(error = %chain(&error), "cannot check deployments; retrying soon");
         }
@@ -44,18 +44,18 @@ pub async fn run(apps: Arc<Apps>) {
             () = apps.background.shutdown.cancelled() => return,
             () = apps.activity.work.notified() => {}
             () = lost(&mut events) => {}
-            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = tokio::time::sleep(CHECK_EVERY) => {}
         }
     }
 }
 
-async fn start_due(apps: &Arc<Apps>, is_tidied: &mut bool) -> Result<()> {
+async fn start_due(apps: &Arc<Apps>, is_pruned: &mut bool) -> Result<()> {
     take_up(apps).await?;
-    if !*is_tidied {
-        tidy_all(apps).await?;
-        *is_tidied = true;
+    if !*is_pruned {
+        prune_all(apps).await?;
+        *is_pruned = true;
     }
-    tidy_left(apps).await;
+    prune_deferred(apps).await;
     removal::sweep(apps).await?;
     reconcile::all(apps).await?;
     begin_due(apps).await
@@ -81,7 +81,7 @@ async fn take_up(apps: &Arc<Apps>) -> Result<()> {
     Ok(())
 }
 
-/// A deployment whose work broke off, as it goes on, and what its log says of that.
+/// An interrupted deployment in its next state, with the log line about it.
 fn taken_up(mut left: DeploymentRecord) -> (DeploymentRecord, String) {
     left.updated_at = now();
     if left.spec.attempts < ATTEMPTS_MAX {
@@ -96,9 +96,9 @@ fn taken_up(mut left: DeploymentRecord) -> (DeploymentRecord, String) {
 }
 
 /// Deletes what another process left.
-async fn tidy_all(apps: &Arc<Apps>) -> Result<()> {
+async fn prune_all(apps: &Arc<Apps>) -> Result<()> {
     for one in apps.store.apps(None).await? {
-        if let Err(error) = tidy::app(apps, &one.id).await {
+        if let Err(error) = prune::app(apps, &one.id).await {
             tracing::warn!(
                 app = %one.id, error = %chain(&error),
                 "cannot delete unused machines of an app; retrying after its next deployment"
@@ -110,19 +110,19 @@ async fn tidy_all(apps: &Arc<Apps>) -> Result<()> {
 
 /// Deletes what a deployment left because its app was given a source at its end, and that did not become a deployment which would.
 /// Here alone deployments begin, so none does meanwhile.
-async fn tidy_left(apps: &Arc<Apps>) {
-    for id in apps.activity.take_untidy() {
-        if let Err(error) = tidy::app(apps, &id).await {
+async fn prune_deferred(apps: &Arc<Apps>) {
+    for id in apps.activity.take_unpruned() {
+        if let Err(error) = prune::app(apps, &id).await {
             tracing::warn!(
                 app = %id, error = %chain(&error),
                 "cannot delete unused machines of an app; retrying later"
             );
-            apps.activity.note_untidy(id);
+            apps.activity.note_unpruned(id);
         }
     }
 }
 
-/// Begins what may begin.
+/// Starts all deployments that can start.
 async fn begin_due(apps: &Arc<Apps>) -> Result<()> {
     let mut by_app = BTreeMap::<AppId, Vec<DeploymentRecord>>::new();
     for one in apps.store.deployments_in_progress().await? {
@@ -172,8 +172,7 @@ fn split_by_capacity(
     })
 }
 
-/// Lets the logs of those that wait say so, once each. A failure to write the log fails no
-/// deployment.
+/// Logs once for each waiting deployment that it waits. A failure to write the log fails no deployment.
 async fn log_waiting(apps: &Arc<Apps>, waiting: &[DeploymentRecord]) {
     for id in apps.activity.note_waiting(waiting) {
         let sentence = "queued: the limit of concurrent deployments is reached";

@@ -27,7 +27,7 @@ const LOOKUP_WAIT: Duration = Duration::from_secs(3);
 /// Tries of a lookup.
 const LOOKUP_TRIES: usize = 2;
 
-/// Looks up proofs.
+/// Looks up ownership records.
 pub struct Challenges(TokioResolver);
 
 /// Why a domain is not proven.

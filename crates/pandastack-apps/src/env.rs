@@ -34,7 +34,7 @@ pub(crate) fn note(key: &str, stage: EnvStage) -> String {
             format!("the build reads `{key}`; deploy again to apply it, because a restart is not enough")
         }
         (EnvStage::Run | EnvStage::All, false) => {
-            "it takes effect with the next deployment or restart".to_owned()
+            format!("`{key}` takes effect with the next deployment or restart")
         }
     }
 }

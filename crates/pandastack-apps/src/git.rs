@@ -66,7 +66,7 @@ pub(crate) const KEEP_HOSTS: &str = r#"if [ -f /run/git/known_hosts ]; then
   grep -v '^$' /run/git/known_hosts > /srv/known_hosts || true
 fi"#;
 
-/// Fetches exactly what was asked for, with its submodules. Hooks of the repository are off.
+/// Fetches exactly the requested commit, with its submodules. Hooks of the repository are off.
 ///
 /// Pushes may be delivered in another order than they happened. A push is late if its branch is at
 /// a commit that it may have moved to afterwards (`GIT_TOLD`), and either recorded pushes moved the
@@ -96,7 +96,7 @@ git -c advice.detachedHead=false checkout -q FETCH_HEAD
 git log -1 --format='commit %H%n%s'
 git rev-parse HEAD > /srv/commit"#;
 
-/// Fetches the submodules of what was fetched, and lays everything where the app is built.
+/// Fetches the submodules, and moves everything to the build directory.
 pub(crate) const LAY_OUT: &str = r#"if [ -f .gitmodules ]; then
   git submodule --quiet update --init --recursive --depth 1 || {
     echo "==> could not fetch a submodule: it must be public, or on the app's own host and readable with what the app has, by http, https or, as the app itself, ssh"
@@ -213,7 +213,7 @@ pub(crate) fn repository(spec: &AppSpec) -> Option<Repository> {
     Repository::parse(spec.git_url.as_deref()?)
 }
 
-/// Path of a repository on the web, without what may be left out.
+/// Web path of a repository, without optional parts.
 pub(crate) fn path_of(repository: &Url) -> &str {
     let path = repository.path().trim_matches('/');
     path.strip_suffix(".git").unwrap_or(path)

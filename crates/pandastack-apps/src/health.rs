@@ -12,8 +12,8 @@ use crate::state::Apps;
 /// Timeout of one answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
-/// Asks once; answers the status, or why there is none.
-pub(crate) async fn ask(
+/// Sends one health check; returns the status, or why there is none.
+pub(crate) async fn check(
     apps: &Apps,
     machine: &SandboxId,
     port: u16,

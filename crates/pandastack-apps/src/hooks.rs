@@ -46,7 +46,7 @@ use crate::{check, poller, preview_repos, previews};
 /// Longest time for a delivery to arrive.
 const HOOK_BODY_WAIT: Duration = Duration::from_secs(HOOK_BODY_SECONDS_MAX);
 
-/// Outside of what needs an API key: the secret is the proof.
+/// Routes without an API key: the webhook secret authenticates them.
 pub fn routes(apps: &Arc<Apps>) -> Router {
     Router::new().route("/v1/hooks/apps/{id}", post(hook)).with_state(Arc::clone(apps))
 }
@@ -107,7 +107,7 @@ pub async fn hook(
     Ok(apps.background.owned(async move { take_once(&owner, &record, event, &parts.headers).await }).await?)
 }
 
-/// Carries out a delivery that was not before. One that fails may come again.
+/// Processes a delivery unless it was already processed. A failed delivery can be sent again.
 async fn take_once(
     apps: &Arc<Apps>,
     record: &AppRecord,

@@ -7,7 +7,7 @@
 //!        build:  build machine <- source, install (or restored), build --> artifact (a snapshot)
 //!        serve:  machines <- artifact, start, ports, health check
 //!        switch: one transaction; edges look up the app's machines again
-//!        tidy:   the last versions stay asleep for a rollback; older ones are deleted
+//!        prune:  the last versions stay asleep for a rollback; older ones are deleted
 //! ```
 //!
 //! | module | owns |
@@ -24,7 +24,7 @@
 //! | `machine`, `command`, `log`, `shortage` | machines of apps, commands in them, their output, and shortages |
 //! | `poller` | polls repositories without a webhook |
 //! | `commit_status`, `reporter` | reports deployment states to the Git host |
-//! | `tidy`, `removal` | deletes machines and snapshots that no app needs; deletes apps |
+//! | `prune`, `removal` | deletes machines and snapshots that no app needs; deletes apps |
 //! | `names`, `name_changes` | resolves host names to apps; tells edges to look them up again |
 //!
 //! Invariants:
@@ -77,6 +77,7 @@ mod preview_name;
 pub mod preview_repos;
 mod preview_settings;
 pub mod previews;
+mod prune;
 mod pulls;
 mod queue;
 mod reconcile;
@@ -90,7 +91,6 @@ mod shortage;
 mod source;
 mod source_config;
 mod state;
-mod tidy;
 pub mod upload;
 pub mod usage;
 mod view;

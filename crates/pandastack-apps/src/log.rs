@@ -13,7 +13,7 @@ use pandastack_types::{AppId, DeploymentId, Result};
 
 use crate::state::Apps;
 
-/// Before what the platform says.
+/// Prefix of lines of the platform.
 pub(crate) const OURS: &str = "==> ";
 
 const LIMITS: LogLimits = LogLimits {
@@ -27,16 +27,16 @@ const LIMITS: LogLimits = LogLimits {
 pub(crate) struct Log(LineLog);
 
 impl Log {
-    /// Opens the log of a deployment; lines are appended to what it has.
+    /// Opens the log of a deployment and appends lines to it.
     pub(crate) async fn open(apps: &Arc<Apps>, deployment: &DeploymentRecord) -> Result<(Self, LogWriter)> {
         let (log, writer) = LineLog::open(DeploymentLog::new(apps, deployment), LIMITS).await?;
         Ok((Self(log), writer))
     }
 
     /// Logs a message of the platform.
-    pub(crate) async fn say(&self, sentence: impl AsRef<str>) {
+    pub(crate) async fn write(&self, sentence: impl AsRef<str>) {
         for part in sentence.as_ref().lines() {
-            self.0.say(last_state(&format!("{OURS}{part}"))).await;
+            self.0.platform_line(last_state(&format!("{OURS}{part}"))).await;
         }
     }
 }
@@ -53,12 +53,12 @@ pub(crate) async fn append(apps: &Apps, id: &DeploymentId, sentence: &str) -> pa
     let next = apps.store.count_log(id).await?;
     let line = LIMITS.shortened(last_state(&format!("{OURS}{sentence}")));
     apps.store.append_log(id, next, &[line]).await?;
-    apps.activity.logs.tell(id);
+    apps.activity.logs.notify(id);
     apps.activity.notify();
     Ok(())
 }
 
-/// The log as server-sent events, followed until the deployment is over or what there is.
+/// The log as server-sent events: until the deployment ends, or the lines so far.
 pub(crate) fn respond(apps: &Arc<Apps>, deployment: &DeploymentRecord, follow: bool) -> Response {
     let changes = LogChanges {
         lines: apps.activity.logs.subscribe(deployment.id.clone()),
@@ -93,7 +93,7 @@ impl LineStore for DeploymentLog {
 
     async fn append(&self, first: u64, lines: &[String]) -> Result<()> {
         self.apps.store.append_log(&self.id, first, lines).await?;
-        self.apps.activity.logs.tell(&self.id);
+        self.apps.activity.logs.notify(&self.id);
         Ok(())
     }
 

@@ -29,12 +29,12 @@ pub(crate) enum Purpose {
     Serve {
         /// With these variables.
         env: BTreeMap<String, String>,
-        /// Asleep after so many idle seconds.
+        /// Asleep after this many idle seconds.
         idle_seconds: u64,
     },
 }
 
-/// Makes one, from a snapshot if there is one.
+/// Creates one, from a snapshot if there is one.
 pub(crate) async fn create(
     machines: &dyn Machines,
     app: &AppRecord,
@@ -67,13 +67,13 @@ pub(crate) async fn open(machines: &dyn Machines, app: &AppRecord, id: &SandboxI
     machines.open(&app.workspace, id).await
 }
 
-/// Ends what builds left running: steps that were cut off, and what others started and did not wait for.
+/// Kills processes that builds left running: interrupted steps, and background processes of others.
 pub(crate) async fn end_builds(machine: &Machine) -> Result<()> {
     machine.end_steps(BUILD_TAG).await
 }
 
-/// Keeps a machine as it is now, memory and all, but for what builds left running: that has their variables, which those
-/// who serve may not see.
+/// Takes a snapshot of a machine with its memory, without processes that builds left running: they contain
+/// build variables, which serving machines must not see.
 pub(crate) async fn snapshot_built(machine: &Machine, name: &str) -> Result<SnapshotRecord> {
     machine.snapshot_built(BUILD_TAG, name.to_owned()).await
 }

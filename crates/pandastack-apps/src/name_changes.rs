@@ -1,4 +1,4 @@
-//! Tells edges that names of apps may lead elsewhere.
+//! Notifies edges that app names may have new targets.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use tokio::sync::broadcast;
 /// Changes that a slow edge may be behind before it forgets all names.
 const CHANGES_BUFFERED_MAX: usize = 1024;
 
-/// Changes of what names of apps lead to: machines, or databases.
+/// Changes of the targets of app names: machines, or databases.
 pub struct NameChanges {
     edge: Arc<Edge>,
     store: Arc<dyn ReplicaStore>,

@@ -9,7 +9,7 @@ use pandastack_types::{DeploymentId, Error, Result};
 use crate::preview_settings;
 use crate::state::Apps;
 
-/// The app of a path, by id or name, and what comes after it.
+/// The app of a path, by id or name, and the rest of the path.
 pub struct AppPath {
     id: String,
     pub(crate) second: String,

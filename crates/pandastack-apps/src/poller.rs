@@ -28,9 +28,9 @@ pub(crate) const TRIGGER: &str = "poll";
 /// Repositories polled at once; the rest wait.
 const POLLS_AT_ONCE: usize = 2;
 /// Seconds that one look may take.
-const LOOK_SECONDS_MAX: u64 = 30;
+const QUERY_SECONDS_MAX: u64 = 30;
 /// Longest pause: after a failure of the store, no event says when to check again.
-const LOOK_EVERY: Duration = Duration::from_secs(30);
+const POLL_EVERY: Duration = Duration::from_secs(30);
 
 /// Prints the commit of a branch. Nothing of the answer but its first line counts.
 const LS_REMOTE: &str = r#"git ls-remote --exit-code "$GIT_URL" "refs/heads/$GIT_BRANCH" | head -c 200"#;
@@ -47,7 +47,7 @@ impl Plan {
         for app in apps {
             let Some(seconds) = app.spec.poll_seconds else { continue };
             let asked = app.spec.poll_asked;
-            // One that is new here, or was set anew, is due at once.
+            // One that is new here, or was set again, is due at once.
             let is_due = self
                 .0
                 .get(&app.id)
@@ -61,17 +61,17 @@ impl Plan {
     }
 
     fn next(&self, at: Instant) -> Instant {
-        let latest = at + LOOK_EVERY;
+        let latest = at + POLL_EVERY;
         self.0.values().map(|(.., next)| *next).min().map_or(latest, |next| next.min(latest))
     }
 }
 
-/// Looks until shutdown.
+/// Polls until shutdown.
 pub async fn run(apps: Arc<Apps>) {
     let mut plan = Plan::default();
     loop {
         match polled(&apps).await {
-            Ok(all) => look_at(&apps, plan.due(all, Instant::now())).await,
+            Ok(all) => poll_all(&apps, plan.due(all, Instant::now())).await,
             Err(error) => {
                 tracing::warn!(error = %chain(&error), "cannot poll repositories; retrying soon")
             }
@@ -92,8 +92,8 @@ async fn polled(apps: &Apps) -> Result<Vec<AppRecord>> {
     Ok(apps.store.apps(None).await?.into_iter().filter(is_polled).collect())
 }
 
-async fn look_at(apps: &Arc<Apps>, due: Vec<AppRecord>) {
-    let looks = futures::stream::iter(due).for_each_concurrent(POLLS_AT_ONCE, |app| async move {
+async fn poll_all(apps: &Arc<Apps>, due: Vec<AppRecord>) {
+    let polls = futures::stream::iter(due).for_each_concurrent(POLLS_AT_ONCE, |app| async move {
         if let Err(error) = poll_app(apps, &app).await {
             tracing::info!(
                 app = %app.id, error = %chain(&error),
@@ -102,7 +102,7 @@ async fn look_at(apps: &Arc<Apps>, due: Vec<AppRecord>) {
         }
     });
     tokio::select! {
-        () = looks => {}
+        () = polls => {}
         () = apps.background.shutdown.cancelled() => {}
     }
 }
@@ -155,7 +155,7 @@ async fn head_of(apps: &Arc<Apps>, app: &AppRecord) -> Result<String> {
     let machine = machine::create(apps.machines.as_ref(), app, None, Purpose::Build).await?;
     let script = format!("{PREPARE}\n{LS_REMOTE}\n{KEEP_HOSTS}");
     let looked = async {
-        let printed = machine.exec(&step(script, env, "/", LOOK_SECONDS_MAX).exec).await?;
+        let printed = machine.exec(&step(script, env, "/", QUERY_SECONDS_MAX).exec).await?;
         git::pin_host(apps, app, &machine).await.map(|_| printed)
     };
     let printed = looked.await;

@@ -27,7 +27,7 @@ fn kind(secret: Option<bool>) -> Kind {
     Kind { secret, scope: Some(EnvScope::Preview), stage: Some(EnvStage::All) }
 }
 
-/// Changes a repository. One that `edit` refuses stays as it is.
+/// Changes a repository, unless `edit` refuses.
 async fn change(
     apps: &Apps,
     caller: &Caller,

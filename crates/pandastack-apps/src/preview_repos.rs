@@ -34,7 +34,7 @@ use crate::{commit_status, git};
 /// Characters of an owner or a name; GitHub's own limits are 39 and 100.
 const NAME_CHARS_MAX: usize = 100;
 
-/// The repository of a path, and what comes after it.
+/// The repository of a path, and the rest of the path.
 pub struct RepoPath {
     pub(crate) id: GithubRepoId,
     pub(crate) second: String,
@@ -142,7 +142,7 @@ async fn turn_off(apps: &Apps, workspace: &WorkspaceId, id: GithubRepoId) -> Res
     Ok(())
 }
 
-/// Changes the settings of an app, unless it is gone meanwhile.
+/// Changes the settings of an app, unless it was deleted meanwhile.
 async fn change_there(apps: &Apps, one: &AppRecord, mut settle: impl FnMut(&mut AppSpec)) -> Result<()> {
     match change(apps, &one.id, |record| settle(&mut record.spec)).await {
         Err(error) if error.code != ErrorCode::NotFound => Err(error),
@@ -181,8 +181,8 @@ pub(crate) fn of_app<'a>(repos: &'a [PreviewRepoRecord], app: &AppSpec) -> Optio
     repos.iter().rfind(is_named)
 }
 
-/// Turns an app's previews on if its repository's are, and the app itself was not configured since.
-/// Answers whether it did.
+/// Turns an app's previews on if its repository's are, and the app itself was not configured since. Returns
+/// whether it did.
 fn follow(app: &mut AppSpec, repos: &[PreviewRepoRecord]) -> bool {
     let Some(at) = of_app(repos, app).and_then(|repo| repo.enabled_at) else { return false };
     let follows = app.previews == AppPreviews::Off && app.previews_said_at.is_none_or(|said| said <= at);
@@ -214,7 +214,7 @@ fn repo_id_from(app: &AppSpec, payload: &[u8]) -> Option<GithubRepoId> {
     (app.github_repo_id.is_none() || is_named && app.github_repo_id != Some(id)).then_some(id)
 }
 
-/// Notes which repository a delivery of GitHub comes from, if it says so and that is news. Only for
+/// Records which repository a delivery of GitHub comes from, if it says so and that is news. Only for
 /// deliveries with a valid proof.
 pub(crate) async fn note(apps: &Apps, record: AppRecord, payload: &[u8]) -> Result<AppRecord> {
     let Some(id) = repo_id_from(&record.spec, payload) else { return Ok(record) };
@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(found(seen), None);
         let newer = [repo(1, "me/shop", None), repo(2, "me/shop", None)];
         let found = of_app(&newer, &app("https://github.com/me/shop", None)).map(|repo| i64::from(repo.id));
-        assert_eq!(found, Some(2), "it was made anew under the old name");
+        assert_eq!(found, Some(2), "it was created again under the old name");
     }
 
     #[test]
@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(told(&app(url, None), 7, "me/renamed"), Some(7));
         assert_eq!(told(&app(url, Some(7)), 7, "me/shop"), None, "no news");
         assert_eq!(told(&app(url, Some(7)), 8, "me/other"), None);
-        assert_eq!(told(&app(url, Some(7)), 8, "me/shop"), Some(8), "it was made anew");
+        assert_eq!(told(&app(url, Some(7)), 8, "me/shop"), Some(8), "it was created again");
         assert_eq!(told(&AppSpec::default(), 7, "me/shop"), None);
         for odd in ["", "{}", r#"{"repository":{}}"#, r#"{"repository":{"id":0}}"#] {
             assert_eq!(super::repo_id_from(&app(url, None), odd.as_bytes()), None, "{odd}");

@@ -117,7 +117,7 @@ async fn ensure(apps: &Arc<Apps>, app: &AppRecord, pull: &Pull) -> Result<Option
     Ok(is_newest.then_some(changed))
 }
 
-/// Notes the state of a pull request, unless something newer is known.
+/// Records the state of a pull request, unless something newer is known.
 fn note_pull(spec: &mut AppSpec, pull: &Pull) {
     if is_newer_known(spec, pull) {
         return;
@@ -157,7 +157,7 @@ enum CloseOutcome {
     NotThere,
 }
 
-/// Notes that a pull request is closed and begins to remove its preview.
+/// Records that a pull request is closed and begins to remove its preview.
 async fn close(apps: &Arc<Apps>, app: &AppRecord, pull: &Pull) -> Result<CloseOutcome> {
     let at = pull.at.unwrap_or_else(now);
     change(apps, &app.id, |record| note_closed(&mut record.spec, pull.number, at)).await?;

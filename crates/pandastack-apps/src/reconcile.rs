@@ -22,7 +22,7 @@ use pandastack_types::{AppId, Result, SandboxId, SandboxState, chain};
 use crate::deploy::DRAIN_IDLE_SECONDS;
 use crate::machine;
 use crate::state::Apps;
-use crate::{log, tidy};
+use crate::{log, prune};
 
 /// Trigger of a deployment that replaces lost machines.
 const RECOVERY: &str = "recovery";
@@ -93,11 +93,11 @@ pub(crate) async fn app(apps: &Arc<Apps>, app: &AppRecord, initiator: Initiator)
     Ok(())
 }
 
-/// Tells machines that are kept for a rollback to fall asleep, unless they were told, and puts to
-/// sleep those that do not in time; all at once, without delaying the caller.
+/// Sets an idle timeout on machines that are kept for a rollback, unless they have it, and puts to sleep
+/// those that stay awake; all at once, without delaying the caller.
 async fn retire_left(apps: &Arc<Apps>, app: &AppRecord, all: &[DeploymentRecord]) {
     let mut due = Vec::new();
-    for id in tidy::needed(app, all).machines {
+    for id in prune::needed(app, all).machines {
         let Some(since) = left_since(app, all, &id) else { continue };
         let Ok(machine) = apps.machines.find(None, &id).await else { continue };
         let is_awake = machine.state == SandboxState::Running;
@@ -132,8 +132,8 @@ impl Drop for RetireGuard {
     }
 }
 
-/// Tells one machine when to sleep, and puts it to sleep if it had its time and has no lease. Looks before each whether it is still not
-/// needed: meanwhile a rollback may return to it.
+/// Sets the idle timeout of one machine, and puts it to sleep if it is overdue and has no lease. Looks
+/// before each whether it is still not needed: meanwhile a rollback may return to it.
 async fn retire(apps: &Arc<Apps>, app: &AppId, id: &SandboxId) -> Result<()> {
     let Some((record, _)) = left_now(apps, app, id).await? else { return Ok(()) };
     let machine = machine::open(apps.machines.as_ref(), &record, id).await?;
@@ -180,7 +180,7 @@ fn is_drain_over(since: Timestamp, at: Timestamp) -> bool {
     at.duration_since(since) > SignedDuration::from_secs(DRAIN_SECONDS_MAX)
 }
 
-/// The same, where work that a lease protects goes on for as long as that lasts.
+/// The same, where work that a lease protects continues for as long as that lasts.
 fn is_sleep_due(since: Timestamp, lease: Option<Timestamp>, at: Timestamp) -> bool {
     is_drain_over(since, at) && lease.is_none_or(|until| until <= at)
 }
@@ -197,18 +197,18 @@ fn next_try(failed: &DeploymentRecord) -> Timestamp {
     failed.updated_at.checked_add(pause).unwrap_or(Timestamp::MAX)
 }
 
-/// Queues what failed once more. A deployment that a user requested meanwhile is newer, and
-/// replaces it.
+/// Queues a failed deployment again. A deployment that a user requested meanwhile is newer, and replaces
+/// it.
 async fn try_again(apps: &Arc<Apps>, failed: &DeploymentRecord, new: DeploymentRecord) -> Result<()> {
-    let again = again(failed, new);
+    let again = retry_of(failed, new);
     if apps.store.put_deployment(&again, DeploymentStatus::Failed).await? {
         log::append(apps, &again.id, &format!("retry number {}", again.spec.retries)).await?;
     }
     Ok(())
 }
 
-/// The deployment that failed, with what a new one would do.
-fn again(failed: &DeploymentRecord, new: DeploymentRecord) -> DeploymentRecord {
+/// The retry of a failed deployment, with the settings of a new one.
+fn retry_of(failed: &DeploymentRecord, new: DeploymentRecord) -> DeploymentRecord {
     let mut again = DeploymentRecord { id: failed.id.clone(), created_at: failed.created_at, ..new };
     again.spec.retries = failed.spec.retries + 1;
     again
@@ -336,7 +336,7 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..40 {
             pauses.push(next_try(&failed).duration_since(failed.updated_at).as_secs());
-            let next = again(&failed, queued(next_try(&failed)));
+            let next = retry_of(&failed, queued(next_try(&failed)));
             assert_eq!((&next.id, next.created_at), (&failed.id, failed.created_at), "it stays one");
             assert_eq!((next.status, next.spec.error.as_ref()), (DeploymentStatus::Queued, None));
             failed = DeploymentRecord { status: DeploymentStatus::Failed, ..next };

@@ -15,8 +15,8 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::activity::Stop;
 use crate::change::change;
+use crate::prune;
 use crate::state::Apps;
-use crate::tidy;
 
 /// Longest wait for an app that is being removed; its machines end within seconds where their hosts answer.
 const GONE_WAIT: Duration = Duration::from_secs(300);
@@ -41,18 +41,18 @@ impl Apps {
         Ok(())
     }
 
-    /// Looks at queued deployments again soon.
+    /// Checks queued deployments again soon.
     pub fn wake_deployer(&self) {
         self.activity.work.notify_one();
     }
 }
 
-/// From here on nothing finds it.
+/// Marks the app as deleted: nothing finds it any more.
 pub(crate) async fn mark(apps: &Apps, id: &AppId) -> Result<()> {
     mark_if(apps, id, |_| true).await.map(drop)
 }
 
-/// The same, unless its settings speak against it at the moment of writing. Answers whether it is marked.
+/// The same, unless its settings speak against it at the moment of writing. Returns whether it is marked.
 pub(crate) async fn mark_if(apps: &Apps, id: &AppId, may: impl Fn(&AppSpec) -> bool) -> Result<bool> {
     let changed = change(apps, id, |record| record.spec.deleting |= may(&record.spec)).await?;
     apps.names.notify_all();
@@ -108,11 +108,11 @@ async fn finish_one(apps: &Arc<Apps>, id: &AppId) -> Result<()> {
     match apps.activity.running(id) {
         // Its own end tidies up, and with that deletes the app.
         Some(running) if apps.activity.stop(&running, Stop::Canceled) => Ok(()),
-        _ => tidy::app(apps, id).await,
+        _ => prune::app(apps, id).await,
     }
 }
 
-/// Removes what was marked and is still there, and previews without an app.
+/// Removes marked apps, and previews without an app.
 pub(crate) async fn sweep(apps: &Arc<Apps>) -> Result<()> {
     let all = apps.store.apps(None).await?;
     let there: HashSet<_> = all.iter().filter(|one| !one.spec.deleting).map(|one| one.id.clone()).collect();

@@ -24,16 +24,16 @@ use crate::state::Apps;
 
 /// Times that one state of a deployment is tried to be told.
 const TRIES_MAX: u32 = 5;
-/// Before the second try; doubles with each.
+/// Delay before the second attempt; doubles with each.
 const RETRY_WAIT: Duration = Duration::from_secs(2);
 /// Deployments read at once; the rest follow when these are reported.
 const REPORTS_PER_LOOK: u32 = 256;
 /// Hosts told at once.
 const REPORTS_AT_ONCE: usize = 8;
 /// Every line of a log is news; between two looks is at least this.
-const LOOK_PAUSE: Duration = Duration::from_millis(500);
+const CHECK_PAUSE: Duration = Duration::from_millis(500);
 /// Longest pause: after a failure of the store, no event says when to check again.
-const LOOK_EVERY: Duration = Duration::from_secs(30);
+const CHECK_EVERY: Duration = Duration::from_secs(30);
 
 /// Number of attempts for a report, and the time of the next.
 struct ReportAttempts {
@@ -45,13 +45,13 @@ struct ReportAttempts {
 enum Outcome {
     /// The status was reported, or there is nothing to report.
     Settled,
-    /// To be tried again.
+    /// To be retried.
     Failed(String),
     /// Never to be tried again.
     Refused(String),
 }
 
-/// Tells until shutdown.
+/// Reports until shutdown.
 pub async fn run(apps: Arc<Apps>) {
     let mut news = apps.activity.follow();
     let mut tried = HashMap::new();
@@ -66,11 +66,11 @@ pub async fn run(apps: Arc<Apps>) {
     }
 }
 
-/// Until there may be something to tell.
+/// Waits until there may be something to report.
 async fn pause(news: &mut watch::Receiver<u64>, tried: &HashMap<DeploymentId, ReportAttempts>) {
-    tokio::time::sleep(LOOK_PAUSE).await;
+    tokio::time::sleep(CHECK_PAUSE).await;
     let next = tried.values().map(|tried| tried.again_at).min();
-    let latest = Instant::now() + LOOK_EVERY;
+    let latest = Instant::now() + CHECK_EVERY;
     // The sender lives as long as the server.
     let _ = tokio::time::timeout_at(next.map_or(latest, |next| next.min(latest)), news.changed()).await;
 }

@@ -20,7 +20,7 @@ use crate::path::AppPath;
 use crate::queue::queue;
 use crate::state::Apps;
 use crate::{
-    check, databases, domains, env, log, preview_env, preview_repos, previews, removal, settings, tidy,
+    check, databases, domains, env, log, preview_env, preview_repos, previews, prune, removal, settings,
     upload, view,
 };
 
@@ -195,7 +195,7 @@ pub async fn cancel(
         if apps.store.put_deployment(&one, DeploymentStatus::Queued).await? {
             log::append(&apps, &one.id, "canceled").await?;
             if let Some(machine) = machine {
-                tidy::machine_behind(&apps, machine);
+                prune::machine_in_background(&apps, machine);
             }
             return Ok((StatusCode::ACCEPTED, Json(view::deployment(one, false))));
         }
@@ -221,7 +221,7 @@ pub async fn rollback(
 ) -> ApiResult<(StatusCode, Json<Deployment>)> {
     let record = path.find(&apps, &caller).await?;
     let all = apps.store.deployments(&record.id).await?;
-    let kept = tidy::needed(&record, &all).versions;
+    let kept = prune::needed(&record, &all).versions;
     let live = all.iter().find(|one| Some(&one.id) == record.active.as_ref());
     let target = match &request.deployment_id {
         Some(id) => {

@@ -97,7 +97,7 @@ struct LiveVersion {
 
 impl LiveVersion {
     async fn of(apps: &Apps, record: &AppRecord) -> Result<Self> {
-        let deployment = record.active.clone().ok_or_else(|| none(record))?;
+        let deployment = record.active.clone().ok_or_else(|| not_live(record))?;
         let machines =
             apps.store.deployment(&record.id, &deployment).await?.spec.machines().cloned().collect();
         Ok(Self { deployment, machines })
@@ -119,17 +119,17 @@ impl LiveVersion {
         let machine = machine::open(
             apps.machines.as_ref(),
             record,
-            self.machines.get(place).ok_or_else(|| none(record))?,
+            self.machines.get(place).ok_or_else(|| not_live(record))?,
         )
         .await?;
         let mut processes = machine.processes().await?.into_iter();
         let process =
-            processes.rfind(|one| one.tag.as_deref() == Some(SERVE_TAG)).ok_or_else(|| none(record))?;
+            processes.rfind(|one| one.tag.as_deref() == Some(SERVE_TAG)).ok_or_else(|| not_live(record))?;
         Ok((machine, process.id))
     }
 }
 
-fn none(record: &AppRecord) -> Error {
+fn not_live(record: &AppRecord) -> Error {
     Error::conflict(format!("app `{}` has no live deployment; deploy it first", record.name))
 }
 
@@ -147,7 +147,7 @@ impl Output {
         Ok(Self { body, events: Events::default(), lines: Lines::default(), ended: false })
     }
 
-    /// Waits for more; answers the lines that it completes. May be given up at any time.
+    /// Waits for more output; returns the lines that it completes. Cancel-safe.
     async fn next(&mut self) -> Vec<String> {
         match self.body.frame().await {
             Some(Ok(frame)) => {
@@ -164,7 +164,7 @@ impl Output {
             }
         }
         if self.ended {
-            lines.extend(self.lines.rest());
+            lines.extend(self.lines.take_rest());
         }
         lines
     }
@@ -208,7 +208,7 @@ impl Follower {
         }
     }
 
-    /// Goes on with what serves now, if that is another process; ends if there is nothing to go on with.
+    /// Switches to the process that serves now, if it is another; ends if there is none.
     async fn follow_live(&mut self, lines: &mut Vec<String>) {
         match self.changed().await {
             Ok(None) => self.ended = self.output.ended,
@@ -241,7 +241,7 @@ impl Follower {
         if !is_same || self.output.ended {
             let (machine, process) = live.process(&self.apps, &self.record, place).await?;
             let output = Output::of(&machine, process).await?;
-            lines.extend(self.output.lines.rest());
+            lines.extend(self.output.lines.take_rest());
             let (deployment, id) = (&live.deployment, machine.id());
             lines.push(format!(
                 "{OURS}deployment {deployment} is live now; output of its machine {id} follows"

@@ -64,7 +64,7 @@ pub(crate) struct Serving<'a> {
 }
 
 impl Serving<'_> {
-    /// The machines that serve a deployment: those that are kept, and new ones from what was built.
+    /// The machines that serve a deployment: kept ones, and new ones from the build.
     pub(crate) async fn machines(&self, deployment: &mut DeploymentRecord) -> Result<Vec<Machine>> {
         let count = self.app.spec.max_instances as usize;
         let mut ready = self.wake_kept(&deployment.spec, count).await;
@@ -90,7 +90,7 @@ impl Serving<'_> {
             ready.push(self.make(artifact, start, &env, 0).await?);
         }
         if ready.len() < count {
-            self.log.say(format!("instances: {} of {count}; the others are started", ready.len())).await;
+            self.log.write(format!("instances: {} of {count}; the others are started", ready.len())).await;
         }
         let more = (ready.len()..count).map(|place| self.make(artifact, start, &env, place));
         for made in join_all(more).await {
@@ -116,7 +116,7 @@ impl Serving<'_> {
                 Ok(machine) => awake.push(machine),
                 Err(error) => {
                     self.log
-                        .say(format!("a kept machine cannot be used ({error}); starting a new one"))
+                        .write(format!("a kept machine cannot be used ({error}); starting a new one"))
                         .await;
                 }
             }
@@ -130,7 +130,7 @@ impl Serving<'_> {
         env.extend(start.source.env_values(EnvStage::Run));
         env.extend(self.app.spec.env_values(EnvStage::Run));
         for (variable, url) in databases::urls(self.apps, self.app, EnvStage::Run).await? {
-            self.log.say(format!("{variable} points to an attached database")).await;
+            self.log.write(format!("{variable} points to an attached database")).await;
             env.insert(variable, url);
         }
         env.insert("PORT".to_owned(), start.port.to_string());
@@ -156,18 +156,18 @@ impl Serving<'_> {
     async fn wake(&self, id: &SandboxId, port: u16) -> Result<Machine> {
         let machine = machine::open(self.apps.machines.as_ref(), self.app, id).await?;
         let began = Instant::now();
-        let status = self.ask(id, port).await.map_err(BuildError::Step)?;
+        let status = self.check_health(id, port).await.map_err(BuildError::Step)?;
         if status >= 500 {
             return Err(BuildError::Step(format!("the health check responded with status {status}")));
         }
         self.log
-            .say(format!("the kept version responds again after {} ms", began.elapsed().as_millis()))
+            .write(format!("the kept version responds again after {} ms", began.elapsed().as_millis()))
             .await;
         Ok(machine)
     }
 
     async fn start(&self, machine: &Machine, start: &StartSpec) -> Result<()> {
-        self.log.say(format!("starting: {}", start.command)).await;
+        self.log.write(format!("starting: {}", start.command)).await;
         let env = [("START_COMMAND", start.command.as_str()), ("LIVE_MARK", LIVE_MARK)];
         let exec = ExecRequest { cwd: Some(start.directory.clone()), ..shell(SUPERVISE, &env) };
         let request = StartProcess { exec, tag: Some(SERVE_TAG.to_owned()), ..StartProcess::default() };
@@ -179,9 +179,9 @@ impl Serving<'_> {
     }
 
     /// The status that the health path answers with.
-    async fn ask(&self, id: &SandboxId, port: u16) -> std::result::Result<u16, String> {
+    async fn check_health(&self, id: &SandboxId, port: u16) -> std::result::Result<u16, String> {
         let (spec, name) = (&self.app.spec, format!("{}.localhost", self.app.name));
-        health::ask(self.apps, id, port, &spec.health_path, &name).await.map(|status| status.as_u16())
+        health::check(self.apps, id, port, &spec.health_path, &name).await.map(|status| status.as_u16())
     }
 
     async fn wait_healthy(
@@ -198,13 +198,13 @@ impl Serving<'_> {
         while let Some(ports) = watch.next().await? {
             self.check_runs(machine, process).await?;
             match listening(&ports, port) {
-                Listening::Right => match self.ask(machine.id(), port).await {
+                Listening::Right => match self.check_health(machine.id(), port).await {
                     Ok(status) if status < 500 => {
                         good += 1;
                         if good >= HEALTHY_ANSWERS {
                             let after = began.elapsed().as_secs_f64();
                             self.log
-                                .say(format!(
+                                .write(format!(
                                     "healthy: {} responded with {status} after {after:.1} s",
                                     self.app.spec.health_path
                                 ))
@@ -220,7 +220,7 @@ impl Serving<'_> {
                 Listening::Wrong(hint) => {
                     let since = wrong_since.get_or_insert_with(Instant::now).elapsed();
                     if since >= WRONG_PORT_AFTER && told.as_ref() != Some(&hint) {
-                        self.log.say(&hint).await;
+                        self.log.write(&hint).await;
                         told = Some(hint.clone());
                     }
                     if since >= WRONG_PORT_MAX {
@@ -266,8 +266,8 @@ impl Serving<'_> {
     }
 }
 
-/// Tells the machines that serve when to sleep, and wakes those that never should. A machine that
-/// cannot be reached gets the setting with the next deployment.
+/// Sets the idle timeout of the serving machines, and wakes those that never sleep. A machine that cannot
+/// be reached gets the setting with the next deployment.
 pub(crate) async fn follow_idle(apps: &Arc<Apps>, app: &AppRecord) {
     let Some(active) = &app.active else { return };
     let Ok(live) = apps.store.deployment(&app.id, active).await else { return };
@@ -294,7 +294,7 @@ enum Listening {
     No,
 }
 
-/// Checks that the app listens where its requests will arrive, and otherwise says what to change.
+/// Checks that the app listens on the right address and port, and otherwise returns a hint.
 fn listening(ports: &[Port], wanted: u16) -> Listening {
     let inside = |port: &Port| port.address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
     if ports.iter().any(|port| port.port == wanted && !inside(port)) {

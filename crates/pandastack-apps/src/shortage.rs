@@ -7,8 +7,8 @@ use crate::machine::Machine;
 /// Bytes of a disk below which a step that failed most likely wanted more.
 const FREE_BYTES_MIN: u64 = 32 << 20;
 
-/// Prints free space and size of the disk that sources are on, in blocks, their size, and the
-/// number of processes that were killed for want of memory.
+/// Prints free space and size of the disk that sources are on, in blocks, their size, and the number of
+/// processes that were killed for lack of memory.
 const MEASURE: &str = r#"stat -f -c '%a %S %d' /srv; sed -n 's/^oom_kill //p' /proc/vmstat"#;
 
 /// Free resources of a machine.
@@ -21,7 +21,7 @@ pub(crate) struct Headroom {
 }
 
 impl Headroom {
-    /// Looks at a machine. A failed measurement fails no deployment.
+    /// Measures a machine. A failed measurement does not fail the deployment.
     pub(crate) async fn of(machine: &Machine) -> Option<Self> {
         Self::parse(&machine.exec(&shell(MEASURE, &[])).await.ok()?.stdout)
     }
@@ -34,7 +34,7 @@ impl Headroom {
         Some(Self { free_bytes, free_files, out_of_memory: next().unwrap_or(0) })
     }
 
-    /// Why a step failed that ended with this, after it began with what was there `before`.
+    /// Explains a failed step by the shortage since `before`.
     pub(crate) fn shortage_since(&self, before: &Self) -> Option<String> {
         if self.out_of_memory > before.out_of_memory {
             return Some(

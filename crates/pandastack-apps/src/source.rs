@@ -28,7 +28,7 @@ const TOLD_MAX: usize = 50;
 const NAME_MARK: char = '\u{1e}';
 const TEXT_MARK: char = '\u{1f}';
 
-/// Removes the old source, but not what was installed or is a cache of its builder.
+/// Removes the old source, but not installed packages and build caches.
 const CLEAR: &str = r#"mkdir -p "$DIR" && cd "$DIR" &&
 find . -mindepth 1 \( -name node_modules -o -name .venv -o -path '*/.next/cache' \) -prune -o ! -type d -exec rm -f {} + &&
 find . -mindepth 1 -type d -empty ! -path '*/node_modules/*' ! -path '*/.venv/*' -delete"#;
@@ -50,7 +50,7 @@ const LIST: &str = r#"cd "$DIR" && find . -mindepth 1 -maxdepth "$DEPTH" \( -nam
 const READ: &str =
     r#"cd "$DIR" && for file in "$@"; do printf '\036%s\037' "$file"; head -c "$BYTES" -- "$file"; done"#;
 
-/// Puts the source of a deployment into its machine. Answers the commit, if it has one.
+/// Puts the source of a deployment into its machine. Returns the commit, if it has one.
 pub(crate) async fn fetch(
     apps: &Arc<Apps>,
     machine: &Machine,
@@ -77,7 +77,7 @@ pub(crate) async fn fetch(
         return Ok(None);
     }
     if git::pin_host(apps, app, machine).await? {
-        log.say("recorded the SSH host key of the Git host; later fetches require the same key").await;
+        log.write("recorded the SSH host key of the Git host; later fetches require the same key").await;
     }
     let commit = machine.exec(&shell("cat /srv/commit", &[])).await?;
     Ok(Some(commit.stdout.trim().to_owned()).filter(|commit| !commit.is_empty()))
@@ -101,7 +101,7 @@ async fn variables(
     if from_git {
         let reference = deployment.spec.git_ref.clone().unwrap_or_else(|| app.spec.branch().to_owned());
         let address = shown_url(app.spec.git_url.as_deref().unwrap_or_default());
-        log.say(format!("fetching {reference} of {address}")).await;
+        log.write(format!("fetching {reference} of {address}")).await;
         env = git::variables(apps, app).map_err(BuildError::Step)?;
         env.insert("GIT_REF".to_owned(), reference);
         env.insert("GIT_BRANCH".to_owned(), app.spec.branch().to_owned());
@@ -133,10 +133,10 @@ async fn earlier_commits(
 /// one which it left, such as where this push began, may only lag behind what it told; what was
 /// pushed is then fetched by its id, which works or fails and is not lost.
 fn may_be_at<'a>(all: &'a [DeploymentRecord], push: &DeploymentRecord) -> Vec<&'a str> {
-    let moves = Moves::of(all);
+    let moves = BranchMoves::of(all);
     let mut seen: BTreeSet<_> = push.spec.git_ref.as_deref().into_iter().collect();
     let fetched = all.iter().filter(|one| one.spec.source == Source::Git);
-    let commits = fetched.filter_map(|one| match moved(one) {
+    let commits = fetched.filter_map(|one| match branch_move(one) {
         Some((_, after)) => Some(after),
         None => one.spec.git_commit.as_deref(),
     });
@@ -147,15 +147,15 @@ fn may_be_at<'a>(all: &'a [DeploymentRecord], push: &DeploymentRecord) -> Vec<&'
 /// there. For any other push it is unknown whether it is late: pushes in between may have asked to
 /// be skipped, and were not recorded.
 fn is_left(all: &[DeploymentRecord], push: &DeploymentRecord) -> bool {
-    push.spec.git_ref.as_deref().is_some_and(|commit| !Moves::of(all).may_be_at(commit))
+    push.spec.git_ref.as_deref().is_some_and(|commit| !BranchMoves::of(all).may_be_at(commit))
 }
 
-/// From where to where pushes moved the branch.
-struct Moves<'a>(Vec<(Option<&'a str>, &'a str)>);
+/// Moves of the branch by pushes: from one commit to another.
+struct BranchMoves<'a>(Vec<(Option<&'a str>, &'a str)>);
 
-impl<'a> Moves<'a> {
+impl<'a> BranchMoves<'a> {
     fn of(all: &'a [DeploymentRecord]) -> Self {
-        let mut moves: Vec<_> = all.iter().filter_map(moved).collect();
+        let mut moves: Vec<_> = all.iter().filter_map(branch_move).collect();
         // Hosts repeat what they told when somebody tries the webhook, or has two of them.
         moves.dedup();
         Self(moves)
@@ -169,8 +169,8 @@ impl<'a> Moves<'a> {
     }
 }
 
-/// From where to where a push moved the branch; what was built of a late one is not where it went.
-fn moved(one: &DeploymentRecord) -> Option<(Option<&str>, &str)> {
+/// The move of the branch by a push; the commit that a late push built is not its target.
+fn branch_move(one: &DeploymentRecord) -> Option<(Option<&str>, &str)> {
     let is_push = one.spec.source == Source::Git && one.spec.trigger == "push";
     Some((one.spec.git_before.as_deref(), one.spec.git_ref.as_deref().filter(|_| is_push)?))
 }
@@ -183,7 +183,7 @@ pub(crate) async fn root_text(machine: &Machine, name: &str) -> Result<Option<St
     Ok(Some(machine.exec(&read).await?.stdout).filter(|text| !text.is_empty()))
 }
 
-/// Collects what is known of the source in a machine.
+/// Collects the file names and texts of the source in a machine.
 pub(crate) async fn view(machine: &Machine, directory: &str) -> Result<View> {
     let (depth, max) = (DEPTH_MAX.to_string(), FILES_MAX.to_string());
     let listed = machine.exec(&shell(LIST, &[("DIR", directory), ("DEPTH", &depth), ("MAX", &max)])).await?;

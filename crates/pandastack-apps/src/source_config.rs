@@ -69,7 +69,7 @@ impl AppLocation {
     }
 }
 
-/// Why it is not known where an app is.
+/// Why the location of an app is unknown.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LocationError {
     /// The file at the root cannot be read.

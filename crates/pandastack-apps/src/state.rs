@@ -32,19 +32,19 @@ pub struct AppsParts {
     pub templates: Arc<dyn PlatformTemplates>,
     /// Checks the health of servers in machines.
     pub edge: Arc<Edge>,
-    /// Told when a name may lead elsewhere.
+    /// Notified when an app name may have a new target.
     pub names: Arc<NameChanges>,
     /// Work beside requests.
     pub background: Background,
     /// Derives deploy keys and domain challenges.
     pub link: LinkKey,
-    /// Tells hosts of repositories how deployments go.
+    /// Reports deployment status to Git hosts.
     pub webhooks: Arc<Webhooks>,
     /// Databases that apps are attached to.
     pub databases: Arc<dyn AttachedDatabases>,
     /// Names of the platform, and domains below which apps have theirs.
     pub domains: Domains,
-    /// Looks up proofs that a custom domain is its owner's.
+    /// Verifies ownership of custom domains.
     pub challenges: Challenges,
 }
 

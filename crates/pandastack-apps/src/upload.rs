@@ -27,7 +27,7 @@ use crate::path::AppPath;
 use crate::queue::queue;
 use crate::source::ARCHIVE;
 use crate::state::Apps;
-use crate::{check, tidy};
+use crate::{check, prune};
 
 /// Kinds of content that are a source, not a request.
 const ARCHIVES: [&str; 6] = [
@@ -190,12 +190,12 @@ impl UnclaimedMachine {
 impl Drop for UnclaimedMachine {
     fn drop(&mut self) {
         if !self.is_claimed {
-            tidy::machine_behind(&self.apps, self.machine.id().clone());
+            prune::machine_in_background(&self.apps, self.machine.id().clone());
         }
     }
 }
 
-/// Keeps machines that are given a source from being tidied away.
+/// Keeps machines that are given a source from being pruned.
 struct Uploading {
     apps: Arc<Apps>,
     app: AppId,

@@ -34,7 +34,7 @@ pub async fn metrics(
     Ok(Json(AppMetrics { at: now(), deployment_id: record.active, total, instances }))
 }
 
-/// One machine; what cannot be seen of it is left out, so that the others are shown.
+/// Usage of one machine; values that are not available are left out.
 async fn instance(apps: &Apps, app: &AppRecord, id: &SandboxId) -> AppInstanceMetrics {
     let sandbox_id = id.clone();
     match apps.machines.sandbox(&app.workspace, id).metrics().await {

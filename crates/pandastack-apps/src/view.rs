@@ -7,7 +7,7 @@ use pandastack_types::{Result, SandboxId, SandboxState};
 
 use crate::git::{self, shown_url};
 use crate::state::Apps;
-use crate::{commit_status, databases, tidy};
+use crate::{commit_status, databases, prune};
 
 /// An app as the caller sees it.
 pub(crate) async fn app(apps: &Apps, headers: &HeaderMap, record: AppRecord) -> Result<api::App> {
@@ -129,7 +129,7 @@ fn status(instances: &[AppInstance], newest: Option<&DeploymentRecord>) -> AppSt
 
 /// Deployments as clients see them, newest first.
 pub(crate) fn deployments(app: &AppRecord, records: Vec<DeploymentRecord>) -> Vec<api::Deployment> {
-    let needed = tidy::needed(app, &records);
+    let needed = prune::needed(app, &records);
     records
         .into_iter()
         .map(|one| {
@@ -139,7 +139,7 @@ pub(crate) fn deployments(app: &AppRecord, records: Vec<DeploymentRecord>) -> Ve
         .collect()
 }
 
-/// One deployment.
+/// Returns the deployment.
 pub(crate) fn deployment(record: DeploymentRecord, kept: bool) -> api::Deployment {
     let spec = record.spec;
     api::Deployment {

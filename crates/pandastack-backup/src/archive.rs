@@ -124,7 +124,7 @@ impl Archive {
         opened.map_err(|reason| ArchiveError::Sealed { name: entry.name(), reason })
     }
 
-    /// Removes an object. One that is gone already is fine.
+    /// Removes an object. Succeeds if it does not exist.
     pub async fn remove(&self, entry: &Entry) -> Result<(), ArchiveError> {
         match in_time("remove", entry, self.store.delete(&self.path(entry))).await {
             Err(error) if error.is_missing() => Ok(()),

@@ -6,10 +6,12 @@
 //!      +------------ pause, doubling ------------- any failure ------------+        stop: put away, confirm, goodbye
 //! ```
 //!
-//! Must hold: the server is told that log is durable only after the archive has it, so whatever fails here or there, the slot holds the
-//! log back and the next session goes on without a gap. The archive says where it ends; nothing else is remembered. While the archive is down
-//! nothing is collected in memory: the connection is given up and begun again. Log that the server has thrown away, because its slot was removed or
-//! may not hold back more, leaves a gap that the status and the catalog name; what comes after it is archived for the next base backup.
+//! Must hold: the server is told that log is durable only after the archive has it, so whatever fails here
+//! or there, the slot holds the log back and the next session continues without a gap. The archive says
+//! where it ends; nothing else is remembered. While the archive is down nothing is collected in memory: the
+//! connection is given up and begun again. Log that the server has thrown away, because its slot was
+//! removed or may not hold back more, leaves a gap that the status and the catalog name; what comes after
+//! it is archived for the next base backup.
 //!
 //! Left to others: the connection to the server, the time of base backups, and deletion.
 
@@ -53,11 +55,11 @@ pub struct Status {
     pub connected: bool,
     /// Since when nothing could be archived. `None` while all is well, or the server sleeps and the archive has all that it wrote.
     pub failing_since: Option<Timestamp>,
-    /// Why, in a sentence. Stays for as long as it fails.
+    /// The reason, as a sentence. Kept until the archive works again.
     pub last_error: Option<String>,
 }
 
-/// Why there is no way to a server now.
+/// Why no connection to a server is possible.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
     /// The machine sleeps, which is no failure: nothing is written there.
@@ -153,7 +155,7 @@ struct Work {
     stop: CancellationToken,
     /// Writer at the end of the archive, once that is known.
     writer: Option<LogWriter>,
-    /// The server has not what the archive needs next: archiving begins anew after a gap.
+    /// The server has not what the archive needs next: archiving starts over after a gap.
     log_gone: bool,
 }
 

@@ -1,6 +1,7 @@
 //! Taking a base backup into the archive.
 //!
-//! Must hold: the description is put last, when every other object is durable, so a base that was given up is none. Memory is bounded by one part.
+//! Must hold: the description is put last, when every other object is durable, so an incomplete base does
+//! not count. Memory is bounded by one part.
 
 use bytes::{Bytes, BytesMut};
 use jiff::Timestamp;
@@ -33,7 +34,7 @@ pub enum BaseError {
     /// The server ended before it was done.
     #[error("the server ended the base backup {label} without {missing}; try again")]
     Incomplete {
-        /// Of the base.
+        /// Label of the base.
         label: String,
         /// The missing part.
         missing: &'static str,

@@ -23,7 +23,7 @@ const ALIGNMENT: usize = 8;
 /// The page begins with the rest of a record.
 const CONTINUES: u16 = 0x0001;
 const LONG_HEAD: u16 = 0x0002;
-/// Of transactions.
+/// Resource manager of transactions.
 const MANAGER: u8 = 1;
 const OPERATION: u8 = 0x70;
 /// Commit, abort, and both of prepared transactions.
@@ -83,7 +83,7 @@ impl Records {
             let broken = bytes < RECORD_HEAD_BYTES
                 || self.pages.get(page).is_some_and(|next| next.at < end && next.rest != end - next.at);
             if broken {
-                // Nothing was written here, or it was given up in a crash: the next page begins anew.
+                // Nothing was written here, or it was given up in a crash: the next page starts over.
                 if page >= self.pages.len() {
                     break;
                 }
@@ -102,7 +102,8 @@ impl Records {
     }
 }
 
-/// Bytes of a page's head, and of the record that goes on after it. `None` if it is no page of the log at this position.
+/// Bytes of a page's head, and of the record that continues after it. `None` if it is no page of the log at
+/// this position.
 fn page_head(page: &[u8], position: u64) -> Option<(usize, usize)> {
     let info = u16::from_le_bytes(page.get(2..4)?.try_into().ok()?);
     let address = u64::from_le_bytes(page.get(8..16)?.try_into().ok()?);

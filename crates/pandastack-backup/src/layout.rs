@@ -28,19 +28,19 @@ const LABEL_CHARS_MAX: usize = 64;
 pub enum Entry {
     /// A part of a base's tar.
     BasePart {
-        /// Of the base.
+        /// Label of the base.
         label: String,
         /// Counted from 0.
         number: u32,
     },
     /// The server's list of files.
     ServerManifest {
-        /// Of the base.
+        /// Label of the base.
         label: String,
     },
     /// The description of a base.
     Base {
-        /// Of the base.
+        /// Label of the base.
         label: String,
     },
     /// A whole segment.

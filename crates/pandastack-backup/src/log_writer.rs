@@ -26,7 +26,7 @@ pub(crate) struct LogWriter {
     archived: Lsn,
     /// Received after `archived`.
     waiting: BytesMut,
-    /// Of the segment of `archived`, in order, each with how often it was merged.
+    /// Pieces of the segment of `archived`, in order, each with its merge level.
     pieces: Vec<(Piece, u32)>,
     /// The last bytes before `archived`, with which a server proves that it is the same.
     proof: Bytes,
@@ -40,7 +40,7 @@ pub(crate) struct LogWriter {
     known_end: Lsn,
 }
 
-/// Why the log does not get into the archive.
+/// Why the log cannot be archived.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// The archive failed.
@@ -55,7 +55,7 @@ pub enum LogError {
         /// Position of the difference.
         at: Lsn,
     },
-    /// The server left something out.
+    /// The server skipped data.
     #[error("the server sent WAL from {sent} on, but {expected} was expected")]
     Hole {
         /// The expected position.
@@ -66,7 +66,7 @@ pub enum LogError {
 }
 
 impl LogWriter {
-    /// Begins an archive at the segment of a position.
+    /// Starts an archive at the segment of a position.
     pub(crate) fn begin(archive: Archive, timeline: Timeline, at: Lsn) -> Self {
         Self {
             archive,
@@ -133,20 +133,20 @@ impl LogWriter {
         Some(self.complete_until).filter(|until| *until > Timestamp::UNIX_EPOCH)
     }
 
-    /// Notes that the server had nothing more to send at a time.
+    /// Records that the server had nothing more to send at a time.
     pub(crate) fn note_complete(&mut self, until: Timestamp) {
         self.complete_until = self.complete_until.max(until);
     }
 
-    /// Notes that the server answered. It answers before it looks for more log to send: only the next answer, without log before it, says that there
-    /// was no more at this one's time.
+    /// Records that the server answered. It answers before it looks for more log to send: only the next
+    /// answer, without log before it, says that there was no more at this one's time.
     pub(crate) fn note_answer(&mut self, at: Timestamp) {
         if let Some(before) = self.answered_at.replace(at) {
             self.note_complete(before);
         }
     }
 
-    /// Notes how far the server's log goes.
+    /// Records how far the server's log goes.
     pub(crate) fn note_end(&mut self, end_of_log: Lsn) {
         self.known_end = self.known_end.max(end_of_log);
     }
@@ -161,7 +161,7 @@ impl LogWriter {
         self.known_end.0.saturating_sub(self.archived.0)
     }
 
-    /// Returns whether a segment is full, so that there is nothing to wait for.
+    /// Returns whether a segment is full, so that it can be archived immediately.
     pub(crate) fn is_segment_full(&self) -> bool {
         self.waiting.len() as u64 >= SEGMENT_BYTES - self.archived.offset()
     }
@@ -176,7 +176,7 @@ impl LogWriter {
         Lsn(self.archived.0 - self.unproven as u64)
     }
 
-    /// Goes over to the timeline that follows. Its first segment begins with a copy of the last one's.
+    /// Switches to the next timeline. Its first segment begins with a copy of the last one's.
     pub(crate) fn switch(&mut self, timeline: Timeline, at: Lsn) {
         let complete_until = self.complete_until;
         *self = Self { complete_until, ..Self::begin(self.archive.clone(), timeline, at) };
@@ -200,7 +200,7 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Puts away everything that waits. A failed write can be retried, or its bytes received again.
+    /// Archives everything that is pending. A failed write can be retried, or its bytes received again.
     pub(crate) async fn flush(&mut self) -> Result<(), ArchiveError> {
         while !self.waiting.is_empty() {
             let room = usize::try_from(SEGMENT_BYTES - self.archived.offset()).unwrap_or(usize::MAX);

@@ -8,7 +8,7 @@
 //! Must hold: nothing that a server sends can make this panic or grow without bound. Waiting for the next message can be given up
 //! at any time without losing one; sending cannot.
 //!
-//! Left to others: how a server is reached, and what becomes of what it sends.
+//! Left to others: how a server is reached, and how its data is used.
 
 mod base;
 mod wal;
@@ -167,7 +167,7 @@ impl Replication {
         Ok(Self { session })
     }
 
-    /// Asks the server who it is. One with other segments than ours is refused.
+    /// Identifies the server. Refuses a server with another segment size.
     pub async fn identify(&mut self) -> Result<System, ReplicationError> {
         let size = self.one_row("SHOW", "SHOW wal_segment_size").await?;
         match size.first() {
@@ -188,8 +188,8 @@ impl Replication {
         Ok(System { id, timeline, flushed, version })
     }
 
-    /// Makes the slot, holding back the log from now on. One that exists is fine; it is asked for first, because a server logs an error about
-    /// every slot that it is to make twice, where its owner reads it.
+    /// Creates the slot, holding back the log from now on. One that exists is fine; it is asked for first,
+    /// because a server logs an error about every slot that it is to make twice, where its owner reads it.
     pub async fn ensure_slot(&mut self, slot: &Slot) -> Result<(), ReplicationError> {
         if self.slot_position(slot).await?.is_some() {
             return Ok(());
@@ -263,7 +263,7 @@ impl Replication {
         Ok(BaseStream::new(self))
     }
 
-    /// Says goodbye.
+    /// Closes the session.
     pub async fn close(self) {
         self.session.close().await;
     }

@@ -31,7 +31,7 @@ pub enum RestoreError {
         "the archive of base backup {label} has {found} bytes instead of {expected}; restore from another base backup"
     )]
     TarLength {
-        /// Of the base.
+        /// Label of the base.
         label: String,
         /// Described.
         expected: u64,
@@ -63,7 +63,7 @@ pub struct Restore {
 }
 
 impl Restore {
-    /// Prepares what was planned: reads the end of the log to see whether the target lies before it.
+    /// Prepares a planned restore: reads the end of the log to check whether the target lies before it.
     pub async fn prepare(archive: &Archive, plan: Plan) -> Result<Self, RestoreError> {
         let mut restore = Self { archive: archive.clone(), plan, stop_at: None };
         if let Target::At(target) = restore.plan.target {
@@ -169,7 +169,7 @@ impl Restore {
         for (segment, entries) in self.plan.chain.segments.iter().rev() {
             let mut log = self.segment(*segment, entries).await?;
             let own_bytes = log.len();
-            // A segment that is not full ends its timeline: nothing of it goes on elsewhere.
+            // A segment that is not full ends its timeline: nothing of it continues elsewhere.
             if own_bytes as u64 == SEGMENT_BYTES {
                 log.extend_from_slice(&later);
             }

@@ -25,7 +25,7 @@ const HEAD_BYTES: usize = 48;
 const SALT_BYTES: usize = 32;
 const CHUNK_BYTES: usize = 64 * 1024;
 const TAG_BYTES: usize = 16;
-/// Of zstd: its default, where the next levels cost twice the time for a few percent.
+/// The zstd level: its default, where the next levels cost twice the time for a few percent.
 const COMPRESSION_LEVEL: i32 = 3;
 
 /// The secret of an archive. It is never printed.

@@ -41,7 +41,7 @@ pub struct BaseBackup {
     pub system_id: String,
     /// Line of history.
     pub timeline: Timeline,
-    /// From where on the log is needed.
+    /// Position from which the log is needed.
     pub start: Lsn,
     /// Up to where, at least.
     pub stop: Lsn,
@@ -108,7 +108,7 @@ pub struct Gap {
 /// The point to restore to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
-    /// Everything there is.
+    /// The latest state.
     Latest,
     /// The state at an instant.
     At(Timestamp),
@@ -125,7 +125,7 @@ pub struct Plan {
     pub target: Target,
 }
 
-/// Why there is no way to a time.
+/// Why a time cannot be restored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// No base is complete.
@@ -139,7 +139,7 @@ pub enum PlanError {
         /// Possible.
         earliest: Timestamp,
     },
-    /// Not yet, or not any more, in the archive.
+    /// Not yet in the archive, or no longer.
     #[error(
         "{target} is after the latest time that can be restored, {latest}; restore to the latest instead"
     )]
@@ -208,8 +208,9 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// Takes note that the log is complete up to a time, as [`Status`](crate::Status) or a sleeping machine tells: a database without
-    /// commits writes nothing from which the archive could know. Without effect if the log does not end at `end`.
+    /// Records that the log is complete up to a time, as [`Status`](crate::Status) or a sleeping machine
+    /// tells: a database without commits writes nothing from which the archive could know. Without effect
+    /// if the log does not end at `end`.
     pub fn extend(&mut self, end: (Timeline, Lsn), until: Timestamp) {
         let chains = self.bases.iter().map(|base| self.chain(base));
         let lasts: Vec<_> = chains

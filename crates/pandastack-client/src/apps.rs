@@ -45,7 +45,7 @@ impl Client {
         Ok(list.into_vec())
     }
 
-    /// One app, by id or name.
+    /// Returns the app, by id or name.
     pub async fn get_app(&self, app: &str) -> Result<App> {
         self.app_call(Method::GET, app, &[]).receive().await
     }
@@ -88,7 +88,7 @@ impl Client {
         Ok(list.into_vec())
     }
 
-    /// One deployment, with its log.
+    /// Returns the deployment, with its log.
     pub async fn get_deployment(&self, app: &str, id: &DeploymentId) -> Result<Deployment> {
         self.app_call(Method::GET, app, &["deploys", id.as_str()]).receive().await
     }

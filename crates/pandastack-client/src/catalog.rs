@@ -34,7 +34,7 @@ impl Client {
         Ok(list.into_vec())
     }
 
-    /// One template, by name or alias.
+    /// Returns the template, by name or alias.
     pub async fn get_template(&self, name: &str) -> Result<Template> {
         self.call(Method::GET, &["templates", name], READ_SECONDS).receive().await
     }
@@ -44,7 +44,7 @@ impl Client {
         self.call(Method::POST, &["templates", name, "bake"], READ_SECONDS).receive().await
     }
 
-    /// One build.
+    /// Returns the build.
     pub async fn get_build(&self, id: &BuildId) -> Result<Build> {
         self.call(Method::GET, &["templates", "builds", id.as_str()], READ_SECONDS).receive().await
     }
@@ -115,7 +115,7 @@ impl Client {
         self.call(Method::POST, &["workspaces"], READ_SECONDS).json(request).receive().await
     }
 
-    /// One workspace.
+    /// Returns the workspace.
     pub async fn get_workspace(&self, id: &str) -> Result<WorkspaceInfo> {
         self.call(Method::GET, &["workspaces", id], READ_SECONDS).receive().await
     }

@@ -27,7 +27,7 @@ impl Client {
         Ok(list.into_vec())
     }
 
-    /// One database.
+    /// Returns the database.
     pub async fn get_database(&self, id: &DatabaseId) -> Result<Database> {
         self.call(Method::GET, &["databases", id.as_str()], READ_SECONDS).receive().await
     }

@@ -39,7 +39,7 @@ impl Client {
         Ok(list.into_vec())
     }
 
-    /// One function, by id or name.
+    /// Returns the function, by id or name.
     pub async fn get_function(&self, name: &str) -> Result<Function> {
         self.call(Method::GET, &["functions", name], READ_SECONDS).receive().await
     }
@@ -114,7 +114,7 @@ impl Client {
         self.call(Method::POST, &["functions", name, "redrive"], WRITE_SECONDS).receive().await
     }
 
-    /// One call.
+    /// Returns the call.
     pub async fn function_run(&self, name: &str, run: &RunId) -> Result<Run> {
         self.call(Method::GET, &["functions", name, "runs", run.as_str()], READ_SECONDS).receive().await
     }

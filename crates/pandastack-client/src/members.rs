@@ -9,12 +9,12 @@ use crate::client::{Client, List, READ_SECONDS};
 use crate::error::Result;
 
 impl Client {
-    /// Begins to sign in on this device. Needs no API key.
+    /// Starts to sign in on this device. Needs no API key.
     pub async fn start_login(&self) -> Result<DeviceLogin> {
         self.call(Method::POST, &["login", "device"], READ_SECONDS).receive().await
     }
 
-    /// Asks whether the person has confirmed. Needs no API key.
+    /// Polls whether the user has confirmed. Needs no API key.
     pub async fn finish_login(&self, request: &FinishLogin) -> Result<LoginProgress> {
         self.call(Method::POST, &["login", "token"], READ_SECONDS).json(request).receive().await
     }

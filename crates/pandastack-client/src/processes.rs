@@ -106,7 +106,7 @@ impl Client {
         call.receive::<ProcessList>().await.map(|list| list.processes)
     }
 
-    /// One process.
+    /// Returns the process.
     pub async fn process(&self, id: &SandboxId, process: u64) -> Result<Process> {
         let number = process.to_string();
         let call = self.call(Method::GET, &["sandboxes", id.as_str(), "processes", &number], WRITE_SECONDS);

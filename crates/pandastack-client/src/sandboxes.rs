@@ -28,7 +28,7 @@ impl Client {
         Ok(list.into_vec())
     }
 
-    /// One sandbox.
+    /// Returns the sandbox.
     pub async fn get_sandbox(&self, id: &SandboxId) -> Result<Sandbox> {
         self.call(Method::GET, &["sandboxes", id.as_str()], READ_SECONDS).receive().await
     }

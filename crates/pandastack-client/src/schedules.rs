@@ -24,7 +24,7 @@ impl Client {
         Ok(list.into_vec())
     }
 
-    /// One schedule.
+    /// Returns the schedule.
     pub async fn get_schedule(&self, id: &ScheduleId) -> Result<Schedule> {
         self.call(Method::GET, &["schedules", id.as_str()], READ_SECONDS).receive().await
     }
@@ -53,7 +53,7 @@ impl Client {
         Ok(list.into_vec())
     }
 
-    /// One run.
+    /// Returns the run.
     pub async fn get_schedule_run(&self, id: &ScheduleId, run: &ScheduleRunId) -> Result<ScheduleRun> {
         let path = ["schedules", id.as_str(), "runs", run.as_str()];
         self.call(Method::GET, &path, READ_SECONDS).receive().await

@@ -12,7 +12,7 @@ use crate::error::Result;
 const FILES_SECONDS: u64 = 3600;
 
 impl Client {
-    /// Begins a template build.
+    /// Starts a template build.
     pub async fn create_build(&self, request: &CreateBuild) -> Result<Build> {
         self.call(Method::POST, &["templates", "builds"], READ_SECONDS).json(request).receive().await
     }
@@ -41,7 +41,7 @@ impl Client {
         Ok(list.into_vec())
     }
 
-    /// Makes a snapshot a version of a template.
+    /// Publishes a snapshot as a version of a template.
     pub async fn publish_template(&self, request: &PublishTemplate) -> Result<Build> {
         self.call(Method::POST, &["templates", "publish"], READ_SECONDS).json(request).receive().await
     }
@@ -58,7 +58,7 @@ impl Client {
         Ok(list.into_vec())
     }
 
-    /// Makes a tag mean a build.
+    /// Points a tag to a build.
     pub async fn set_template_tag(&self, name: &str, tag: &str, build_id: BuildId) -> Result<()> {
         let call = self.call(Method::PUT, &["templates", name, "tags", tag], READ_SECONDS);
         call.json(&SetTemplateTag { build_id }).finish().await

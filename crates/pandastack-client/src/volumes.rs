@@ -21,7 +21,7 @@ impl Client {
         Ok(list.into_vec())
     }
 
-    /// One volume.
+    /// Returns the volume.
     pub async fn get_volume(&self, name: &str) -> Result<Volume> {
         self.call(Method::GET, &["volumes", name], READ_SECONDS).receive().await
     }

@@ -34,7 +34,7 @@ impl Context {
     }
 }
 
-/// Refuses languages that there is no kernel for.
+/// Refuses languages without a kernel.
 pub(super) fn check_language(language: Option<&str>) -> Result<()> {
     match language {
         None | Some("" | PYTHON | "python3" | "py") => Ok(()),

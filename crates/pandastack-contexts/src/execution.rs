@@ -46,7 +46,7 @@ pub(super) struct Run {
     deadline: Option<(Instant, Duration)>,
     /// Whether the time limit passed.
     pub(super) timed_out: bool,
-    /// Its sandbox was deleted meanwhile: what to say.
+    /// The error if its sandbox was deleted meanwhile.
     pub(super) gone: Option<String>,
 }
 

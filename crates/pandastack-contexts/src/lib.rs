@@ -10,7 +10,7 @@
 //! snapshot and fork, and nothing of them is kept here. They are found by the tag of their process,
 //! `code-context <id> <language> <second of its begin> <directory>`.
 //!
-//! Must hold: runs of a context take turns (the kernel sees to it); a run whose client goes away,
+//! Must hold: runs of a context take turns (the kernel ensures it); a run whose client goes away,
 //! or whose time is over, is interrupted, and its context stays.
 //!
 //! Left to others: running processes (the agent), and E2B's form of the same (`pandastack-e2b`).
@@ -24,5 +24,5 @@ pub mod routes;
 
 use pandastack_types::SandboxId;
 
-/// Keeps two calls from starting the same context twice and from mixing their requests.
+/// Prevents two calls from starting the same context twice or mixing their requests.
 type ContextLocks = pandastack_sandboxes::keyed_mutex::KeyedMutex<(SandboxId, String)>;

@@ -39,7 +39,7 @@ const KEY_START: &str = "pds_";
 const KEY_RANDOM_BYTES: usize = 16;
 /// `pds_` and the first 8 hex digits.
 const PREFIX_CHARS: usize = 12;
-/// Stands in the place of a key's prefix for holders of a sandbox's access token.
+/// Replaces a key's prefix for holders of a sandbox's access token.
 const TOKEN_HOLDER: &str = "e2b";
 
 /// A new key and its row.
@@ -48,7 +48,7 @@ pub(crate) struct NewKey {
     pub(crate) record: TokenRecord,
 }
 
-/// Makes an owner key of a workspace; the caller narrows or widens its record.
+/// Creates an owner key of a workspace; the caller narrows or widens its record.
 pub(crate) fn new_key(workspace: WorkspaceId, label: String) -> std::io::Result<NewKey> {
     let mut random = [0_u8; KEY_RANDOM_BYTES];
     getrandom::fill(&mut random).map_err(|error| std::io::Error::other(error.to_string()))?;
@@ -80,7 +80,8 @@ fn hash(secret: &str) -> [u8; 32] {
     Sha256::digest(secret.as_bytes()).into()
 }
 
-/// Lets only callers pass whose key is good and may do this, within their workspace's rate, and says who they are.
+/// Authenticates and authorizes a request, applies the workspace's rate limit, and adds the caller to the
+/// request.
 pub(crate) async fn authenticate(
     State(keys): State<Arc<Keys>>,
     mut request: Request,
@@ -145,7 +146,7 @@ pub(crate) struct Keys {
     /// Open streams of events.
     pub(crate) followers: Followers,
     failures: KeyFailures,
-    /// The server's part of what signs URLs.
+    /// The server's part of the key that signs URLs.
     link: LinkKey,
 }
 
@@ -162,7 +163,7 @@ impl Keys {
         }
     }
 
-    /// Refuses an address from which too many credentials came that were wrong.
+    /// Refuses an address that sent too many wrong credentials.
     pub(crate) fn admit_stranger(&self, address: Option<IpAddr>) -> Result<()> {
         self.failures.admit(address, Instant::now())
     }
@@ -201,13 +202,13 @@ impl Keys {
         self.cache.forget(|caller| caller.prefix == prefix);
     }
 
-    /// Forgets a key that was deleted, and ends what it has open.
+    /// Drops a deleted key, and ends its open requests and streams.
     pub(crate) fn revoke(&self, prefix: &str) {
         self.forget(prefix);
         self.revocations.revoke(|holder| holder.prefix == prefix);
     }
 
-    /// Ends what a console session has open that was signed out or revoked.
+    /// Ends open requests and streams of a console session that was signed out or revoked.
     pub(crate) fn revoke_session(&self, id: &str) {
         self.revocations.revoke(|holder| holder.session.as_deref() == Some(id));
     }
@@ -218,8 +219,8 @@ impl Keys {
         self.revocations.revoke(|holder| holder.workspace == *workspace);
     }
 
-    /// Ends what is open of keys that have expired, or that another replica revoked or closed the workspace
-    /// of.
+    /// Ends open requests and streams of keys that have expired, or that another replica revoked, or whose
+    /// workspace it closed.
     pub(crate) async fn end_revoked(&self) -> Result<()> {
         for holder in self.revocations.holders() {
             if !self.is_good(&holder).await? {
@@ -284,8 +285,8 @@ impl Keys {
         })
     }
 
-    /// Checks a key, unless too many that were not good came from that address. A recently valid
-    /// key is always looked up: clients that share an address with a guesser must not be shut out.
+    /// Checks a key, unless its address sent too many invalid ones. A recently valid key is always looked
+    /// up: clients that share an address with a guesser must not be shut out.
     pub(crate) async fn check_from(&self, address: Option<IpAddr>, secret: &str) -> Result<Caller> {
         if !self.cache.was_valid(&hash(secret)) {
             self.failures.admit(address, Instant::now())?;

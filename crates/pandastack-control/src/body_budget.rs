@@ -27,7 +27,7 @@ use pandastack_types::{Error, ErrorCode};
 use crate::auth::address_of;
 use crate::tapped_body::TappedBody;
 
-/// Bytes of request bodies that are held now.
+/// Budget for bytes of unfinished request bodies.
 #[derive(Debug, Default)]
 pub(crate) struct BodyBudget(Mutex<HeldBytes>);
 
@@ -37,12 +37,12 @@ struct HeldBytes {
     by_address: HashMap<IpAddr, usize>,
 }
 
-/// Which budget is used up.
+/// The exhausted budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 enum OverBudget {
-    #[error("the budget of this address for request bodies is used up")]
+    #[error("the request body budget of this address is exhausted")]
     Address,
-    #[error("the budget of the server for request bodies is used up")]
+    #[error("the request body budget of the server is exhausted")]
     Server,
 }
 
@@ -52,8 +52,8 @@ impl OverBudget {
             OverBudget::Address => Error::new(
                 ErrorCode::RateLimited,
                 format!(
-                    "too many unfinished request bodies from this address: they hold more than {} MiB; \
-                     finish them, or send less at once",
+                    "too many unfinished request bodies from this address: more than {} MiB in total; \
+                     wait for some to finish",
                     BODY_BYTES_HELD_PER_ADDRESS_MAX >> 20
                 ),
             ),
@@ -71,13 +71,13 @@ impl BodyBudget {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes bytes, of which `counted` also count for the address.
+    /// Reserves bytes, of which `counted` also count for the address.
     fn take(
         self: &Arc<Self>,
         address: Option<IpAddr>,
         bytes: usize,
         counted: usize,
-    ) -> Result<Lease, OverBudget> {
+    ) -> Result<ReservedBytes, OverBudget> {
         let mut held = self.lock();
         if held.total + bytes > BODY_BYTES_HELD_MAX {
             return Err(OverBudget::Server);
@@ -90,20 +90,20 @@ impl BodyBudget {
             *own += counted;
         }
         held.total += bytes;
-        Ok(Lease { budget: Arc::clone(self), address, bytes, counted })
+        Ok(ReservedBytes { budget: Arc::clone(self), address, bytes, counted })
     }
 }
 
-/// Bytes that were taken, until dropped.
+/// Reserved bytes, until dropped.
 #[derive(Debug)]
-struct Lease {
+struct ReservedBytes {
     budget: Arc<BodyBudget>,
     address: Option<IpAddr>,
     bytes: usize,
     counted: usize,
 }
 
-impl Drop for Lease {
+impl Drop for ReservedBytes {
     fn drop(&mut self) {
         let mut held = self.budget.lock();
         held.total -= self.bytes;
@@ -118,13 +118,13 @@ impl Drop for Lease {
     }
 }
 
-/// Bytes that are in a budget while anybody has them.
-struct LeasedBytes {
+/// Bytes that count in a budget until they are dropped.
+struct BudgetedBytes {
     bytes: Bytes,
-    _lease: Lease,
+    _reserved: ReservedBytes,
 }
 
-impl AsRef<[u8]> for LeasedBytes {
+impl AsRef<[u8]> for BudgetedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -134,7 +134,7 @@ impl AsRef<[u8]> for LeasedBytes {
 struct Account {
     budget: Arc<BodyBudget>,
     address: Option<IpAddr>,
-    /// What is left of the bytes that the address need not pay for.
+    /// Remaining bytes that do not count for the address.
     free: usize,
     refused: Arc<OnceLock<OverBudget>>,
 }

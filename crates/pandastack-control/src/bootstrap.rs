@@ -11,7 +11,7 @@ use pandastack_types::WorkspaceId;
 use crate::auth::new_key;
 use crate::serve::ServeError;
 
-/// Makes the workspace and, if there is no key at all, one with all rights, which it writes to `path`.
+/// Creates the workspace and, if there is no key at all, one with all rights, which it writes to `path`.
 pub(crate) async fn ensure_first_key(store: &dyn Store, path: &Path) -> Result<(), ServeError> {
     let workspace = WorkspaceId::default_workspace();
     store.ensure_workspace(&workspace, now()).await?;
@@ -21,7 +21,7 @@ pub(crate) async fn ensure_first_key(store: &dyn Store, path: &Path) -> Result<(
     let mut key = new_key(workspace, "first key".to_owned())
         .map_err(|source| ServeError::DataDir { path: path.to_owned(), source })?;
     key.record.operator = true;
-    // The file first: a crash in between leaves a file without a key, and the next start writes both anew.
+    // The file first: a crash in between leaves a file without a key, and the next start writes both again.
     let (target, text) = (path.to_owned(), format!("{}\n", key.secret));
     let written = tokio::task::spawn_blocking(move || write_private(&target, &text)).await;
     let written = written.unwrap_or_else(|failed| Err(std::io::Error::other(failed)));

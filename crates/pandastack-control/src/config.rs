@@ -97,11 +97,11 @@ pub struct ControlConfig {
     pub host_lost_after: Duration,
     /// A stream of events that is silent for this long gets a comment.
     pub event_comments_every: Duration,
-    /// Where the audit log is exported to; `None` for nowhere.
+    /// Destination of the audit log export; `None` for nowhere.
     pub audit_sink: Option<AuditSink>,
     /// Log of requests to sandboxes, one line each.
     pub access_log: Option<PathBuf>,
-    /// Whether one or several tenants share the installation, and what that forbids.
+    /// Tenancy of the installation, with its restrictions.
     pub tenancy: Tenancy,
     /// Names of the platform, and domains below which apps have theirs.
     pub domains: Domains,
@@ -115,7 +115,7 @@ pub struct ControlConfig {
     pub postgres: Option<PostgresConfig>,
     /// Backups of databases; `None` for none.
     pub backups: Option<BackupConfig>,
-    /// The login provider of people; `None` for API keys alone.
+    /// The login provider; `None` for API keys only.
     pub login: Option<LoginConfig>,
     /// What happens to outdated frozen states.
     pub outdated: OutdatedPolicy,

@@ -52,7 +52,7 @@ pub(crate) fn idempotency_key(headers: &http::HeaderMap) -> Result<Option<String
     }
 }
 
-/// Layer around calls that make something.
+/// Middleware for calls that create something: runs each `Idempotency-Key` once.
 pub(crate) async fn once(
     State(member): State<Member>,
     caller: Caller,

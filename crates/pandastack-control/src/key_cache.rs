@@ -1,7 +1,7 @@
 //! A cache of valid API keys, so that the data path does not query the store.
 //!
-//! Written by hand because a key outlives its freshness in it: one that was good lately is looked up again
-//! even when its address is throttled.
+//! Written by hand because a key stays in it after it expires: a key that was valid recently is looked up
+//! again even when its address is throttled.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -59,19 +59,19 @@ pub(crate) fn check_networks(prefix: &str, allow_from: &[IpNet], address: Option
     Err(Error::new(ErrorCode::Forbidden, message))
 }
 
-/// Good keys by their hash.
+/// Valid keys by their hash.
 type ValidKeys = HashMap<[u8; 32], ValidKey>;
 
 /// Valid keys, and those used since their use was last stored.
 #[derive(Default)]
 pub(crate) struct KeyCache {
-    good: Mutex<ValidKeys>,
+    valid: Mutex<ValidKeys>,
     used: Mutex<HashMap<String, Timestamp>>,
 }
 
 impl KeyCache {
-    fn good(&self) -> MutexGuard<'_, ValidKeys> {
-        self.good.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_valid(&self) -> MutexGuard<'_, ValidKeys> {
+        self.valid.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn remembered(
@@ -80,28 +80,28 @@ impl KeyCache {
         at: Timestamp,
         address: Option<IpAddr>,
     ) -> Option<Result<Caller>> {
-        let good = self.good();
-        let key = good.get(hash)?;
+        let valid = self.lock_valid();
+        let key = valid.get(hash)?;
         let fresh = key.since.elapsed() < REMEMBERED && key.expires_at.is_none_or(|end| at < end);
         fresh.then(|| key.caller_from(address))
     }
 
     /// Returns whether the key was valid when it was last looked up.
     pub(crate) fn was_valid(&self, hash: &[u8; 32]) -> bool {
-        self.good().contains_key(hash)
+        self.lock_valid().contains_key(hash)
     }
 
     pub(crate) fn remember(&self, hash: [u8; 32], key: ValidKey) {
-        let mut good = self.good();
-        if good.len() >= REMEMBERED_MAX {
-            good.clear();
+        let mut valid = self.lock_valid();
+        if valid.len() >= REMEMBERED_MAX {
+            valid.clear();
         }
-        good.insert(hash, key);
+        valid.insert(hash, key);
     }
 
-    /// Forgets keys that may not be good any more.
+    /// Removes keys that may no longer be valid.
     pub(crate) fn forget(&self, is_meant: impl Fn(&Caller) -> bool) {
-        self.good().retain(|_, key| !is_meant(&key.caller));
+        self.lock_valid().retain(|_, key| !is_meant(&key.caller));
     }
 
     pub(crate) fn touch(&self, prefix: &str, at: Timestamp) {

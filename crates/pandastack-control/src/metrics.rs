@@ -10,7 +10,7 @@ use pandastack_metrics::{Latencies, Page};
 use pandastack_types::SandboxState;
 use pandastack_types::api::Host;
 
-/// In which Linux shows processor time.
+/// Unit in which Linux reports processor time.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Layer that counts and times requests.
@@ -51,7 +51,7 @@ impl Metrics {
         self.requests.observe(&[method, route, &status.to_string()], took.as_secs_f64());
     }
 
-    /// Adds what is counted, and what is known of sandboxes and hosts, to a page.
+    /// Adds counters, and metrics of sandboxes and hosts, to a page.
     pub(crate) fn add_to(
         &self,
         page: &mut Page,

@@ -27,7 +27,7 @@ use crate::routes::{
     paths(
         sandboxes::create, sandboxes::list, sandboxes::get, sandboxes::delete,
         data::exec, data::exec_stream, run::run,
-        processes::list, processes::start, processes::look, processes::wait, processes::output,
+        processes::list, processes::start, processes::get_process, processes::wait, processes::output,
         processes::write_stdin, processes::signal, processes::resize, sockets::commands, sockets::terminal,
         sockets::plain_terminal,
         contexts::create, contexts::list, contexts::run, contexts::restart, contexts::remove,

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use pandastack_databases::PublicAddress;
-use pandastack_databases::ports::{self, Bound, Ports};
+use pandastack_databases::ports::{self, BoundPort, Ports};
 use pandastack_edge::tls::Tls;
 use pandastack_postgres::{Databases, Server};
 use pandastack_types::DatabaseId;
@@ -32,7 +32,7 @@ const OWN_PORTS: &str = "database-ports.json";
 pub(crate) struct PostgresListener {
     listener: TcpListener,
     tls: Tls,
-    bound: Option<Receiver<Bound>>,
+    bound: Option<Receiver<BoundPort>>,
     /// Address for clients.
     pub(crate) address: PublicAddress,
     /// Ports of databases that have no names.

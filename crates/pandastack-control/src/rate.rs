@@ -97,7 +97,7 @@ impl<K> Default for Buckets<K> {
 
 /// Requests of workspaces.
 pub(crate) struct Rates {
-    /// Of a workspace without a rate of its own; `None` admits everything.
+    /// Default rate of a workspace; `None` for no limit.
     per_second: Option<NonZeroU32>,
     /// Workspaces with one.
     own: Mutex<HashMap<WorkspaceId, NonZeroU32>>,
@@ -109,7 +109,7 @@ impl Rates {
         Self { per_second, own: Mutex::default(), buckets: Buckets::default() }
     }
 
-    /// Notes the rate that a workspace's quota gives it.
+    /// Records the rate that a workspace's quota gives it.
     pub(crate) fn learn(&self, workspace: &WorkspaceId, rate: Option<u32>) {
         let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
         match rate.and_then(NonZeroU32::new) {
@@ -139,7 +139,7 @@ impl Rates {
     }
 }
 
-/// Keys that were not good, by the address they came from.
+/// Invalid keys, by the address that sent them.
 #[derive(Default)]
 pub(crate) struct KeyFailures(Buckets<IpAddr>);
 

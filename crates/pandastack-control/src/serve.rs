@@ -209,8 +209,8 @@ impl Control {
         self.public.iter().map(|(address, _)| *address).collect()
     }
 
-    /// Serves until `shutdown`, then finishes what is in progress. One that led and was cut off from the database ends at
-    /// once and finishes nothing: that is another server's now.
+    /// Serves until `shutdown`, then finishes what is in progress. A leader that lost the database exits
+    /// immediately and finishes nothing: another server now leads.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), ServeError> {
         let services = self.services;
         let Background { tasks: background, shutdown: stop, .. } = services.background.clone();
@@ -335,7 +335,7 @@ fn advertised(config: &ControlConfig, internal: Option<&TcpListener>) -> String 
     }
 }
 
-/// Makes a folder that only its owner may enter; one that exists stays as it is.
+/// Creates a directory that only its owner can access; an existing one is not changed.
 fn make_private_dir(path: &Path) -> std::io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }

@@ -45,7 +45,7 @@ pub(crate) struct Services {
     pub(crate) login: Option<Login>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) audit: Arc<AuditLog>,
-    /// Where the audit log is exported to.
+    /// Destination of the audit log export.
     pub(crate) audit_sink: Option<AuditSink>,
     /// What happens to outdated frozen states.
     pub(crate) outdated: OutdatedPolicy,

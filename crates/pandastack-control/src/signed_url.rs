@@ -29,7 +29,7 @@ use subtle::ConstantTimeEq;
 use crate::api_key::API_KEY_HEADER;
 use crate::key_cache::{check_networks, networks};
 
-/// Version of what is signed; the first part of every signature.
+/// Version of the signed data; the first part of every signature.
 const VERSION: &str = "pandastack-file-url-2";
 /// The parameter that holds the signature.
 const SIGNATURE: &str = "signature";

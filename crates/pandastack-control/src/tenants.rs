@@ -5,7 +5,7 @@
 //!   edge's routes, services that open machines, and the queues of what falls due.
 //! - A suspended workspace has no running machine within seconds, also one that woke in between:
 //!   every report of a host is compared ([`pandastack_sandboxes::suspended`]).
-//! - A deletion that began ends, also across restarts: [`run`] goes on with it.
+//! - A deletion that began ends, also across restarts: [`run`] continues with it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,7 +56,7 @@ pub(crate) async fn resume(services: &Arc<Services>, id: &WorkspaceId) -> Result
     Ok(record)
 }
 
-/// Deletes a workspace with everything in it, or sees to it that it will be.
+/// Deletes a workspace with everything in it, now or in the background.
 pub(crate) async fn delete(services: &Arc<Services>, id: &WorkspaceId) -> Result<()> {
     refuse_default(id, "deleted")?;
     services.store.move_workspace(id, &WorkspaceMove::Delete, now()).await?;
@@ -72,7 +72,7 @@ pub(crate) async fn delete(services: &Arc<Services>, id: &WorkspaceId) -> Result
     Ok(())
 }
 
-/// Goes on with deletions that did not end, until shutdown.
+/// Resumes interrupted deletions, until shutdown.
 pub(crate) async fn run(services: Arc<Services>) {
     let mut every = tokio::time::interval(RETRY_EVERY);
     while services.background.shutdown.run_until_cancelled(every.tick()).await.is_some() {
@@ -102,14 +102,14 @@ fn refuse_default(id: &WorkspaceId, what: &str) -> Result<()> {
     }
 }
 
-/// Forgets what was cached of a workspace: its keys, its routes and its apps' names.
+/// Drops cached data of a workspace: its keys, routes and app names.
 fn forget(services: &Services, id: &WorkspaceId) {
     services.keys.revoke_workspace(id);
     services.sandboxes.forget_all();
     services.names.notify_all();
 }
 
-/// Deletes what is in a workspace and, once that is all gone, the workspace. Safe to repeat.
+/// Deletes the contents of a workspace and then the workspace. Safe to repeat.
 async fn empty(services: &Arc<Services>, id: &WorkspaceId) -> Result<()> {
     let (sandboxes, store) = (&services.sandboxes, &services.store);
     pandastack_scheduler::delete_all(&services.scheduler, id).await?;

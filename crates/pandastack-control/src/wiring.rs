@@ -1,4 +1,4 @@
-//! Puts the parts of the server together: each service gets what it uses, and nothing else.
+//! Connects the parts of the server: each service gets only the dependencies that it uses.
 
 use std::sync::Arc;
 

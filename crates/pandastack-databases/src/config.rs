@@ -7,7 +7,7 @@ pub struct BackupConfig {
     pub url: url::Url,
     /// Settings of the store, such as `aws_access_key_id`.
     pub store_settings: Vec<(String, String)>,
-    /// Every instant of so many days can be restored.
+    /// Number of days of which every instant can be restored.
     pub retention_days: u16,
 }
 

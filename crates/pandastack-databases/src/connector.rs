@@ -14,7 +14,7 @@ use crate::service::ManagedDatabases;
 const FIRST_SESSION_PORT: u16 = 5433;
 
 /// Connects every endpoint to one machine. For work before a database is ready.
-pub(crate) struct OneMachine {
+pub(crate) struct MachineConnector {
     pub(crate) databases: Arc<ManagedDatabases>,
     pub(crate) sandbox: SandboxId,
 }
@@ -29,7 +29,7 @@ impl InUse for AwakePermit {
 }
 
 #[async_trait]
-impl Databases for OneMachine {
+impl Databases for MachineConnector {
     async fn connect(&self, endpoint: &Endpoint) -> Result<Backend, ConnectError> {
         let connected = connect(&self.databases, &self.sandbox, endpoint).await;
         connected.map_err(|error| explain(&error, &self.sandbox, endpoint))

@@ -103,7 +103,7 @@ pub(super) async fn explain(
     let record = databases.store.database(None, id).await.ok()?;
     let turn = databases.full_disks.locks.of(id.clone());
     let mine = turn.lock().await;
-    let full = match databases.full_disks.known(id, came) {
+    let full = match databases.full_disks.recent_check(id, came) {
         Some(full) => full,
         // A machine that is busy with what filled it takes its time.
         None if databases.full_disks.is_full(id) => {

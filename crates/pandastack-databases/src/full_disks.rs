@@ -36,15 +36,14 @@ impl FullDisks {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether the last check found a database read-only for want of disk space.
+    /// Returns whether the last check found a database read-only for lack of disk space.
     pub(crate) fn is_full(&self, id: &DatabaseId) -> bool {
         self.lock().get(id).is_some_and(|found| found.full)
     }
 
-    /// State that is known, without a check, for an error that came at this instant. An earlier
-    /// check that found space proves nothing: the error may be the first of a database that has
-    /// just become full.
-    pub(crate) fn known(&self, id: &DatabaseId, came: Instant) -> Option<bool> {
+    /// The state for an error of this instant, if a recent check determined it. An earlier check that found
+    /// space proves nothing: the error may be the first of a database that has just become full.
+    pub(crate) fn recent_check(&self, id: &DatabaseId, came: Instant) -> Option<bool> {
         let found = *self.lock().get(id)?;
         let holds = found.asked >= came || (found.full && found.asked.elapsed() < KNOWN_FOR);
         holds.then_some(found.full)
@@ -85,8 +84,11 @@ mod tests {
         let asked = Instant::now();
         let (before, after) = (asked - Duration::from_millis(1), asked + Duration::from_millis(1));
         disks.note(&id, DiskCheck { full: false, asked, written: None });
-        assert_eq!((disks.known(&id, before), disks.known(&id, after)), (Some(false), None));
+        assert_eq!((disks.recent_check(&id, before), disks.recent_check(&id, after)), (Some(false), None));
         disks.note(&id, DiskCheck { full: true, asked, written: None });
-        assert_eq!((disks.known(&id, before), disks.known(&id, after)), (Some(true), Some(true)));
+        assert_eq!(
+            (disks.recent_check(&id, before), disks.recent_check(&id, after)),
+            (Some(true), Some(true))
+        );
     }
 }

@@ -27,7 +27,7 @@ pub struct Ports {
     ip: IpAddr,
     file: PathBuf,
     shutdown: CancellationToken,
-    serve: mpsc::Sender<Bound>,
+    serve: mpsc::Sender<BoundPort>,
     kept: Mutex<BTreeMap<DatabaseId, Port>>,
 }
 
@@ -36,8 +36,8 @@ struct Port {
     stop: CancellationToken,
 }
 
-/// A port that is to be served.
-pub struct Bound {
+/// A bound port that is not served yet.
+pub struct BoundPort {
     listener: TcpListener,
     endpoint: Endpoint,
     stop: CancellationToken,
@@ -51,7 +51,7 @@ impl Ports {
         file: PathBuf,
         databases: &[DatabaseId],
         shutdown: CancellationToken,
-    ) -> io::Result<(Self, mpsc::Receiver<Bound>)> {
+    ) -> io::Result<(Self, mpsc::Receiver<BoundPort>)> {
         let remembered = match std::fs::read(&file) {
             Ok(text) => parse(&text),
             Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
@@ -123,7 +123,7 @@ impl Ports {
         let stop = self.shutdown.child_token();
         let endpoint = Endpoint { database: id.to_string(), listener: Listener::Direct };
         // There is no receiver when the server ends.
-        let _ = self.serve.try_send(Bound { listener, endpoint, stop: stop.clone() });
+        let _ = self.serve.try_send(BoundPort { listener, endpoint, stop: stop.clone() });
         Port { number, stop }
     }
 
@@ -148,10 +148,10 @@ fn parse(text: &[u8]) -> BTreeMap<DatabaseId, u16> {
 }
 
 /// Serves ports as they are bound, until all of them and their server have stopped.
-pub async fn serve(server: Arc<Server>, mut bound: mpsc::Receiver<Bound>, stop: CancellationToken) {
+pub async fn serve(server: Arc<Server>, mut bound: mpsc::Receiver<BoundPort>, stop: CancellationToken) {
     let listeners = TaskTracker::new();
     loop {
-        let Bound { listener, endpoint, stop } = tokio::select! {
+        let BoundPort { listener, endpoint, stop } = tokio::select! {
             next = bound.recv() => match next {
                 Some(next) => next,
                 None => break,

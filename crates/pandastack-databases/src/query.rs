@@ -19,7 +19,7 @@ use crate::{machines, server};
 /// Default time limit of a query.
 const QUERY_MS_DEFAULT: u64 = 60_000;
 
-/// Runs one statement as the owner of a database and answers its rows.
+/// Runs one statement as the owner of a database and returns its rows.
 pub async fn run_query(
     databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,

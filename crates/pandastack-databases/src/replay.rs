@@ -54,7 +54,7 @@ pub(super) enum Replay {
     NoAnswer,
 }
 
-/// Why a probe got no answer.
+/// Why a probe got no response.
 #[derive(Debug)]
 enum ProbeError {
     Connect(EdgeError),
@@ -99,8 +99,8 @@ async fn await_replayed(
     }
 }
 
-/// Looks whether a server still reads its log. Its administrator is that of the database whose log
-/// it is. Fails when it never will be done.
+/// Checks whether a server still replays its log. Its administrator is that of the database whose log it
+/// is. Fails if it can never complete.
 pub(super) async fn probe(
     databases: &Arc<ManagedDatabases>,
     original: &DatabaseId,

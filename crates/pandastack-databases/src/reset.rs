@@ -19,7 +19,7 @@ use pandastack_types::{DatabaseId, Result, SandboxId};
 use crate::service::ManagedDatabases;
 use crate::{machines, server};
 
-/// Gives the user of a database a new password; the old one and the old broker token stop working.
+/// Sets a new password for the user of a database; the old one and the old broker token stop working.
 pub(super) async fn reset_credentials(
     databases: &Arc<ManagedDatabases>,
     record: DatabaseRecord,
@@ -41,7 +41,7 @@ pub(super) async fn reset_credentials(
         .await
 }
 
-/// Tells the server of a database what its record says already. Safe to repeat; wakes it.
+/// Applies the recorded password to the server of a database. Safe to repeat; wakes it.
 pub(super) async fn finish(
     databases: &Arc<ManagedDatabases>,
     mut record: DatabaseRecord,

@@ -114,8 +114,8 @@ async fn revive(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> R
     Ok(())
 }
 
-/// Gives a database another machine with its volume, of the size that its record says. Clients that
-/// connect meanwhile are held.
+/// Moves a database and its volume to another machine of the recorded size. Clients that connect meanwhile
+/// are held.
 pub(super) async fn replace(
     databases: &Arc<ManagedDatabases>,
     mut record: DatabaseRecord,
@@ -146,9 +146,9 @@ async fn start(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord, machi
     server::resume(databases, record, machine.id()).await
 }
 
-/// Starts the server of a machine that runs without it, and answers when it takes queries.
-/// Concurrent callers wait for the first one's attempt. `closed` is the machine whose port was
-/// found closed; if the database has another one by now, that is the answer.
+/// Starts the server of a machine that runs without it, and returns when it takes queries. Concurrent
+/// callers wait for the first one's attempt. `closed` is the machine whose port was found closed; if the
+/// database has another one by now, that is the answer.
 pub(super) async fn restart(
     databases: &Arc<ManagedDatabases>,
     id: &DatabaseId,
@@ -203,7 +203,7 @@ async fn restart_marked(
     started.map(|()| sandbox)
 }
 
-/// Holds a client of a database whose machine was lost until it has another one, and answers that.
+/// Holds a client of a database whose machine was lost until it has another one, and returns that.
 pub(super) async fn await_machine(databases: &ManagedDatabases, id: &DatabaseId) -> Result<SandboxId> {
     let deadline = Instant::now() + HOLD;
     loop {

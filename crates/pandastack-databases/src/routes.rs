@@ -82,7 +82,7 @@ pub async fn list(
 }
 
 /// Get a database. A `viewer` key does not see the connection details. Does not wake it.
-#[utoipa::path(get, path = "/v1/databases/{id}", tag = "databases", operation_id = "look",
+#[utoipa::path(get, path = "/v1/databases/{id}", tag = "databases", operation_id = "get_database",
     params(("id" = DatabaseId, Path)), responses(
     (status = 200, body = Database), (status = 404, body = ErrorBody)))]
 pub async fn describe(

@@ -12,7 +12,7 @@ use pandastack_store::databases::DatabaseRecord;
 use pandastack_types::api::DatabaseStats;
 use pandastack_types::{DatabaseId, Error, ErrorCode, Result, SandboxId};
 
-use crate::connector::{OneMachine, connect_first};
+use crate::connector::{MachineConnector, connect_first};
 use crate::credentials::{ADMINISTRATOR, DATABASE, TENANT, administrator, password, tenant};
 use crate::service::ManagedDatabases;
 use crate::{machines, shell};
@@ -113,8 +113,8 @@ async fn check_answers(
     }
 }
 
-/// Gives the tenant the password that its record means, and notes in the server which one that is.
-/// Both or neither: statements that are sent at once are one transaction.
+/// Sets the tenant's password to the recorded one, and records its version in the server. Both or neither:
+/// statements that are sent at once are one transaction.
 pub(super) async fn renew_password(
     databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
@@ -147,7 +147,7 @@ pub(super) async fn recorded_revision(
     Ok(comment.and_then(|comment| parse_revision(comment, &record.id)).unwrap_or(0))
 }
 
-/// Names the database too: a copy has its original's note, and counts anew.
+/// Names the database too: a copy has its original's note, and counts from the start.
 fn revision_note(record: &DatabaseRecord) -> String {
     format!("{} {}", record.id, record.spec.revision)
 }
@@ -272,8 +272,8 @@ async fn run_as(
     outcomes.map_err(run_error)
 }
 
-fn one_machine(databases: &Arc<ManagedDatabases>, sandbox: &SandboxId) -> (OneMachine, Endpoint) {
-    let machine = OneMachine { databases: Arc::clone(databases), sandbox: sandbox.clone() };
+fn one_machine(databases: &Arc<ManagedDatabases>, sandbox: &SandboxId) -> (MachineConnector, Endpoint) {
+    let machine = MachineConnector { databases: Arc::clone(databases), sandbox: sandbox.clone() };
     (machine, Endpoint { database: sandbox.to_string(), listener: Listener::Direct })
 }
 

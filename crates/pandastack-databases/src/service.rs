@@ -63,9 +63,9 @@ pub struct ManagedDatabases {
 /// Locks for replacing a machine and for restarting a server.
 #[derive(Default)]
 pub(crate) struct RevivalLocks {
-    /// Told when a client waits.
+    /// Notified when a client waits.
     pub(crate) wanted: Notify,
-    /// Told after each attempt.
+    /// Notified after each attempt.
     pub(crate) done: Notify,
 }
 

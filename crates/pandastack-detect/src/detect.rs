@@ -54,7 +54,7 @@ fn found(view: &View, user_settings: &UserSettings) -> Result<Plan, Undetected> 
         None => {}
     }
     if view.has("package.json") && python::is_there(view) {
-        return both(view, start);
+        return node_and_python(view, start);
     }
     if view.has("package.json") {
         return node::plan(view, start, None);
@@ -69,8 +69,8 @@ fn found(view: &View, user_settings: &UserSettings) -> Result<Plan, Undetected> 
     }
 }
 
-/// A source with a Node and a Python side: the one that says how it starts.
-fn both(view: &View, start: Option<&str>) -> Result<Plan, Undetected> {
+/// Plan of a source with a Node and a Python part: the part that defines a start command.
+fn node_and_python(view: &View, start: Option<&str>) -> Result<Plan, Undetected> {
     let (node, python) = (node::plan(view, start, None), python::plan(view, start));
     let node_starts = node::names_start(view);
     let (mut plan, other) = match (node, python) {

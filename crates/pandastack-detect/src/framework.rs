@@ -20,10 +20,10 @@ pub enum Framework {
 }
 
 impl Framework {
-    /// Every kind, as it is written.
+    /// All kinds, with their names.
     pub const NAMES: [&'static str; 7] = ["next", "vite", "cra", "node", "python", "static", "custom"];
 
-    /// As it is written.
+    /// Its name.
     pub fn as_str(self) -> &'static str {
         match self {
             Framework::Next => "next",

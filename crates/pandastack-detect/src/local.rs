@@ -1,8 +1,7 @@
 //! Packages that are directories of the source itself.
 //!
-//! Most installers copy them. A restored copy is of an earlier source, and installers keep existing
-//! copies, so an app with such a package is installed anew at every build. Better one too many than
-//! one too few.
+//! Most installers copy them. A restored copy is of an earlier source, and installers keep existing copies,
+//! so an app with such a package is installed again at every build. Better one too many than one too few.
 
 use crate::view::View;
 

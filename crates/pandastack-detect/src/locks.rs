@@ -5,7 +5,7 @@
 
 use crate::view::View;
 
-/// Of installers that come by a command only.
+/// Lock files of installers that only a custom command uses.
 const COMMAND_FILES: [&str; 18] = [
     "Makefile",
     "Gemfile",
@@ -41,7 +41,7 @@ pub(crate) const NODE_SCRIPTS: [&str; 4] = ["preinstall", "install", "postinstal
 /// Settings of the programs that install Node's packages.
 const NODE: [&str; 4] = [".npmrc", ".pnpmfile.cjs", "pnpm-workspace.yaml", "bunfig.toml"];
 
-/// Of Python: lists of packages, what they include, and locks.
+/// Dependency files of Python: requirement lists, included files, and lock files.
 pub(crate) fn python(view: &View) -> Vec<String> {
     let listed = view.files.iter().filter(|path| is_list(path)).cloned();
     let fixed = PYTHON.iter().filter(|name| view.has(name)).map(|name| (*name).to_owned());
@@ -77,8 +77,8 @@ pub(crate) fn included(view: &View) -> Vec<String> {
     found
 }
 
-/// Of Node, beside package.json and its lock file: what is read while packages are installed. `scripts` are
-/// those that run then.
+/// Dependency files of Node, in addition to package.json and its lock file: files that are read during the
+/// installation. `scripts` are those that run then.
 pub(crate) fn node<'a>(view: &View, scripts: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut locks = Vec::new();
     add(&mut locks, NODE.iter().filter(|name| view.has(name)).map(|name| (*name).to_owned()));
@@ -86,7 +86,7 @@ pub(crate) fn node<'a>(view: &View, scripts: impl Iterator<Item = &'a str>) -> V
     let read = view.files.iter().filter(|path| is_patch(path) || path.ends_with(".prisma"));
     add(&mut locks, read.cloned());
     for script in scripts {
-        add(&mut locks, words(view, script));
+        add(&mut locks, files_in_command(view, script));
     }
     locks
 }
@@ -94,13 +94,13 @@ pub(crate) fn node<'a>(view: &View, scripts: impl Iterator<Item = &'a str>) -> V
 /// Adds files that a configured command may read: those that it names, and those of well-known
 /// installers.
 pub(crate) fn add_command_files(locks: &mut Vec<String>, view: &View, command: &str) {
-    add(locks, words(view, command));
+    add(locks, files_in_command(view, command));
     add(locks, python(view));
     add(locks, COMMAND_FILES.iter().filter(|name| view.has(name)).map(|name| (*name).to_owned()));
 }
 
-/// Files that a command names.
-fn words(view: &View, command: &str) -> Vec<String> {
+/// Files of the source that a command names.
+fn files_in_command(view: &View, command: &str) -> Vec<String> {
     let words = command.split(|c: char| c.is_whitespace() || ";&|()<>\"'=".contains(c));
     let paths = words.map(|word| word.trim_start_matches("./")).filter(|word| view.has(word));
     paths.map(str::to_owned).collect()

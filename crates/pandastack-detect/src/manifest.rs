@@ -48,7 +48,7 @@ struct Document {
     env: BTreeMap<String, toml::Value>,
 }
 
-/// Why it is not readable.
+/// Why it cannot be read.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]
 pub struct ManifestError(String);

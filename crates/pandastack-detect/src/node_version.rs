@@ -18,7 +18,7 @@ const NAMES: [(&str, u32); 8] = [
 ];
 /// Words that ask for no one version.
 const ANY: [&str; 10] = ["", "*", "x", "lts", "lts/*", "node", "latest", "stable", "current", "system"];
-/// Characters shown of what is asked for.
+/// Characters of the requested version that are shown.
 const SHOWN_MAX: usize = 60;
 
 /// A condition on the Node of an app.
@@ -127,7 +127,7 @@ impl Version {
 /// Returns whether a version is in `>=20 <21`, `^18.2`, or `18 - 20`.
 fn is_in_range(range: &str, has: (u32, u32, u32)) -> bool {
     if let Some((from, to)) = range.split_once(" - ") {
-        return holds(&format!(">={}", from.trim()), has) && holds(&format!("<={}", to.trim()), has);
+        return satisfies(&format!(">={}", from.trim()), has) && satisfies(&format!("<={}", to.trim()), has);
     }
     // Operators may stand apart from their versions.
     let mut operator = String::new();
@@ -136,15 +136,15 @@ fn is_in_range(range: &str, has: (u32, u32, u32)) -> bool {
         if word.chars().all(|c| "<>=~^".contains(c)) {
             continue;
         }
-        if !holds(&std::mem::take(&mut operator), has) {
+        if !satisfies(&std::mem::take(&mut operator), has) {
             return false;
         }
     }
     true
 }
 
-/// Returns whether one condition holds.
-fn holds(condition: &str, has: (u32, u32, u32)) -> bool {
+/// Returns whether a version satisfies one condition.
+fn satisfies(condition: &str, has: (u32, u32, u32)) -> bool {
     let version = condition.trim_start_matches(['<', '>', '=', '~', '^']);
     let operator = &condition[..condition.len() - version.len()];
     let version = version.trim_start_matches('v');

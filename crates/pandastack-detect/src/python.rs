@@ -62,7 +62,7 @@ pub(crate) fn plan(view: &View, start: Option<&str>) -> Result<Plan, Undetected>
         plan.locks = locks::python(view);
     }
     plan.env.insert("PYTHONUNBUFFERED".to_owned(), "1".to_owned());
-    plan.python = python_version::wanted(view);
+    plan.python = python_version::required(view);
     Ok(plan)
 }
 

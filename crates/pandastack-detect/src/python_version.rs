@@ -16,12 +16,12 @@ impl PythonRequirement {
     /// cannot be compared satisfies all.
     pub fn suits(&self, has: &str) -> bool {
         let Some((major, minor, _)) = numbers(has) else { return true };
-        self.wanted.split(',').all(|condition| holds(condition.trim(), (major, minor)))
+        self.wanted.split(',').all(|condition| satisfies(condition.trim(), (major, minor)))
     }
 }
 
 /// The Python requirement of a source, from the first file that states one.
-pub(crate) fn wanted(view: &View) -> Option<PythonRequirement> {
+pub(crate) fn required(view: &View) -> Option<PythonRequirement> {
     let line = |file: &'static str| {
         let wanted = version_of(view.text(file)?.lines().next()?)?;
         Some(PythonRequirement { wanted, file })
@@ -74,7 +74,7 @@ fn numbers(text: &str) -> Option<(u32, Option<u32>, Option<u32>)> {
 
 /// Returns whether one condition holds for a version, by its first two numbers: the third of the
 /// installed one is unknown.
-fn holds(condition: &str, (major, minor): (u32, Option<u32>)) -> bool {
+fn satisfies(condition: &str, (major, minor): (u32, Option<u32>)) -> bool {
     let version = condition.trim_start_matches(|c: char| !c.is_ascii_digit());
     let operator = condition[..condition.len() - version.len()].trim();
     let Some((its_major, its_minor, third)) = numbers(version) else { return true };

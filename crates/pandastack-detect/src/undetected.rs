@@ -18,7 +18,7 @@ pub enum Undetected {
     /// A kind was found or said, but not how it starts.
     #[error("{0}")]
     NoStart(String),
-    /// A kind that there is not.
+    /// An unknown kind.
     #[error("`{0}` is not a framework; use one of {names}", names = Framework::NAMES.join(", "))]
     UnknownFramework(String),
     /// `pandastack.toml` or `package.json` cannot be read.

@@ -1,6 +1,6 @@
 //! Dockerfiles of the usual kinds, and broken ones.
 
-// A test that cannot go on fails; that is what these are for.
+// A test that cannot continue fails; that is what these are for.
 #![allow(clippy::unwrap_used)]
 
 use pandastack_dockerfile::{Command, CopyStep, Dockerfile, Healthcheck, Instruction, RunStep, parse};

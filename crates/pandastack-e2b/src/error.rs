@@ -39,7 +39,7 @@ impl RestError {
         Self::new(StatusCode::REQUEST_TIMEOUT, "the request body did not arrive in time; send it again")
     }
 
-    /// Asks for something that this server does not have.
+    /// An error for a feature that this server does not support.
     pub(crate) fn unsupported(what: &str) -> Self {
         Self::new(
             StatusCode::NOT_IMPLEMENTED,
@@ -166,7 +166,7 @@ impl RpcError {
         Self::new(RpcCode::InvalidArgument, message)
     }
 
-    /// As it stands in an answer or in the last frame of a stream.
+    /// The error in a response body, or in the last frame of a stream.
     pub(crate) fn json(&self) -> serde_json::Value {
         json!({ "code": self.code.as_str(), "message": self.message })
     }

@@ -124,7 +124,7 @@ pub(crate) fn address_of(extensions: &Extensions) -> Option<IpAddr> {
     extensions.get::<Client>().map(|client| client.address)
 }
 
-/// Checks the sandbox's token in a request, or else a signature made with it; answers the prefix of the key
+/// Checks the sandbox's token in a request, or else a signature made with it; returns the prefix of the key
 /// that the token was made for. Wrong ones are counted by address.
 pub(crate) async fn check_credential(
     native: &Native,

@@ -31,8 +31,8 @@ use crate::token::TokenKey;
 pub struct OnBehalf {
     /// The sandbox.
     pub sandbox: SandboxId,
-    /// The public part of the API key that the token was made for, once it was checked: what is open ends
-    /// with it.
+    /// Public prefix of the API key that the token was created for, once the token was checked. Open
+    /// streams end with that key.
     pub key: Option<String>,
 }
 
@@ -112,7 +112,7 @@ pub(crate) type NativeResult<T> = Result<T, NativeError>;
 /// The identity on whose behalf a call is made.
 #[derive(Debug, Clone)]
 pub(crate) enum Identity {
-    /// An API key, as it was presented.
+    /// The API key of the request.
     Key(String),
     /// The holder of a sandbox's access token.
     Sandbox(OnBehalf),

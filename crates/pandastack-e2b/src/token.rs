@@ -45,7 +45,7 @@ impl TokenKey {
     }
 
     /// Checks a signed URL against every token of a sandbox: it does not say which one it was made with.
-    /// Answers the prefix of the key that the token was made for.
+    /// Returns the prefix of the key that the token was made for.
     pub(crate) fn check(
         &self,
         signed: &Signed<'_>,

@@ -114,7 +114,7 @@ fn set_cookie(
     Ok(response)
 }
 
-/// Takes our cookies out, and leaves the guest's. Over TLS only the one that no neighbour can set counts.
+/// Removes our cookies and keeps the guest's. Over TLS, only the cookie that no neighbour can set counts.
 fn take_cookie(headers: &mut HeaderMap, secure: bool) -> Option<String> {
     let counts = if secure { SECURE_COOKIE } else { PARAMETER };
     let mut ours = None;
@@ -136,7 +136,7 @@ fn take_cookie(headers: &mut HeaderMap, secure: bool) -> Option<String> {
     ours
 }
 
-/// Takes our parameter out, and leaves the guest's.
+/// Removes our parameter and keeps the guest's.
 fn take_parameter(uri: &mut Uri) -> Option<String> {
     let query = uri.query()?;
     let (mut ours, mut others) = (None, Vec::new());

@@ -29,7 +29,7 @@ const PATH_BYTES_MAX: usize = 512;
 /// Statuses by their first digit; the rest is counted as zero.
 const STATUS_CLASSES: usize = 6;
 
-/// Most of what the log takes of a disk.
+/// Maximum disk space of the log.
 const BOUNDS: Bounds =
     Bounds { bytes_max: ACCESS_LOG_FILE_BYTES_MAX, old_files_max: ACCESS_LOG_OLD_FILES_MAX };
 

@@ -9,7 +9,7 @@ use pandastack_types::SandboxId;
 pub enum AppRoute {
     /// Sandboxes that serve the same.
     Serving(Instances),
-    /// An app that does not serve yet, and what to do about it.
+    /// An app that is not live yet, with the next step.
     NotServing(String),
     /// An app that must not be reached, because the operator suspended its workspace.
     Suspended(String),

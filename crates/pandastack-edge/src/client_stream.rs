@@ -20,7 +20,7 @@ use crate::limits::{KEEPALIVE_COUNT, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL};
 /// Since when a client takes nothing.
 pub(crate) struct WriteClock {
     began: Instant,
-    /// In milliseconds since `began`; 0 while it takes what there is.
+    /// Milliseconds since `began` when the client stopped reading; 0 while it reads.
     stuck_ms: AtomicU64,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct ClientStream {
 }
 
 impl ClientStream {
-    /// Of a connection that begins now.
+    /// Creates the state of a new connection.
     pub(crate) fn new(stream: TcpStream) -> Self {
         Self { stream, writes: WriteClock::new() }
     }

@@ -6,8 +6,8 @@
 //!   GET /internal/v1/routes             a line per change: the sandbox's id, or NAMES_CHANGED; an empty line now and then
 //! ```
 //!
-//! While no control server answers, what was known before is used; when one responds again
-//! everything is read anew, since changes may have been missed.
+//! While no control server answers, what was known before is used; when one responds again everything is
+//! read again, since changes may have been missed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,7 +23,7 @@ use pandastack_types::{HostId, SandboxId};
 use tokio_util::sync::CancellationToken;
 
 use crate::app_route::{AppRoute, Instances};
-use crate::control_servers::{ANSWER_WAIT, ControlServers, Following};
+use crate::control_servers::{ANSWER_WAIT, ControlServers, ControlStream};
 use crate::edge::Edge;
 use crate::route::{Location, Route, RouteSource, RouteUnavailable};
 
@@ -58,7 +58,7 @@ impl ControlRoutes {
         Ok(agent)
     }
 
-    /// Tells the edge which routes changed, until told to stop.
+    /// Notifies the edge of changed routes until `stop` is cancelled.
     pub async fn follow(&self, edge: &Edge, stop: CancellationToken) {
         while !stop.is_cancelled() {
             let turn = self.control.current();
@@ -78,7 +78,7 @@ impl ControlRoutes {
     }
 
     async fn follow_once(&self, edge: &Edge) -> Result<(), RouteUnavailable> {
-        let Following { answer, mut moved } = self.control.open(internal::ROUTE_CHANGES).await?;
+        let ControlStream { answer, mut moved } = self.control.open(internal::ROUTE_CHANGES).await?;
         let mut chunks = answer.bytes_stream();
         edge.forget_route(None);
         edge.forget_names();

@@ -51,7 +51,7 @@ impl ControlServers {
         let mut failed = RouteUnavailable("no control server is configured".to_owned());
         for _ in &self.servers {
             let turn = *self.turn.borrow();
-            match self.ask(turn, path, wait).await {
+            match self.request_json(turn, path, wait).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => failed = error,
             }
@@ -60,7 +60,7 @@ impl ControlServers {
         Err(failed)
     }
 
-    async fn ask<T: DeserializeOwned>(
+    async fn request_json<T: DeserializeOwned>(
         &self,
         turn: usize,
         path: &str,
@@ -76,7 +76,7 @@ impl ControlServers {
     }
 
     /// Opens a stream at the server whose turn it is.
-    pub(crate) async fn open(&self, path: &str) -> Result<Following, RouteUnavailable> {
+    pub(crate) async fn open(&self, path: &str) -> Result<ControlStream, RouteUnavailable> {
         let moved = self.turn.subscribe();
         let turn = *moved.borrow();
         let opening = tokio::time::timeout(ANSWER_WAIT, self.request(turn, path).send()).await;
@@ -85,7 +85,7 @@ impl ControlServers {
         };
         let answer = opening.map_err(late)?.and_then(reqwest::Response::error_for_status);
         let answer = answer.map_err(|error| self.failed(turn, &error))?;
-        Ok(Following { answer, moved })
+        Ok(ControlStream { answer, moved })
     }
 
     /// Index of the server that is asked first.
@@ -120,10 +120,10 @@ impl ControlServers {
     }
 }
 
-/// A stream from a server.
-pub(crate) struct Following {
+/// A stream from a control server.
+pub(crate) struct ControlStream {
     pub(crate) answer: reqwest::Response,
-    /// Changes when another server is asked instead: what this one says may be late.
+    /// Changes on failover to another server: data of this one may be outdated.
     pub(crate) moved: watch::Receiver<usize>,
 }
 

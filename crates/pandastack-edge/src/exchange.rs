@@ -199,7 +199,7 @@ impl Exchange<'_> {
         response.map(|()| GuestBody::new(source, self.port, self.permit, is_events))
     }
 
-    /// Sends a request that may go on as another protocol. `client` is the other end of it.
+    /// Sends a request that may continue as another protocol. `client` is the other end of it.
     pub(crate) async fn upgrade(
         mut self,
         parts: &mut Parts,

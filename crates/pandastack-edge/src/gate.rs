@@ -128,7 +128,7 @@ impl<T: Openable, E: Clone + Send + Sync + 'static> Gate<T, E> {
         }
     }
 
-    /// Begins to open, unless that began since the caller checked.
+    /// Starts to open, unless that began since the caller checked.
     fn begin<F>(
         self: &Arc<Self>,
         tasks: &TaskTracker,

@@ -29,7 +29,7 @@ impl Wait {
 }
 
 impl HeadClock {
-    /// For a connection that begins now.
+    /// Creates the state of a new connection.
     pub(crate) fn new() -> Self {
         Self(Arc::new(Wait { began: Instant::now(), due_us: AtomicU64::new(0) }))
     }

@@ -1,8 +1,8 @@
 //! Changes that the edge makes to headers.
 //!
-//! Headers that belong to one connection are not passed on (RFC 9110, 7.6.1), nor is anything that a client may claim
-//! about itself: the guest can trust every `X-Forwarded-*` and `Forwarded` it sees. Bodies are framed anew on each side,
-//! so two ends can never disagree about where one ends.
+//! Headers that belong to one connection are not passed on (RFC 9110, 7.6.1), nor is anything that a client
+//! may claim about itself: the guest can trust every `X-Forwarded-*` and `Forwarded` it sees. Bodies are
+//! framed again on each side, so two ends can never disagree about where one ends.
 
 mod client;
 
@@ -21,7 +21,7 @@ const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// The beginning of every API key of ours.
 const KEY_START: &[u8] = b"pds_";
 
-/// Of one connection, whatever `Connection` says.
+/// Hop-by-hop headers, whether or not `Connection` names them.
 const HOP_BY_HOP: [HeaderName; 4] = [
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
@@ -37,7 +37,7 @@ pub fn is_ambiguous(headers: &HeaderMap) -> bool {
     lengths > 1 || (lengths == 1 && coded) || headers.get_all(HOST).iter().count() > 1
 }
 
-/// The protocol that a client wants to go on with, such as `websocket`.
+/// The protocol that a client wants to continue with, such as `websocket`.
 pub fn upgrade_of(parts: &Parts) -> Option<HeaderValue> {
     let wanted = parts.version == Version::HTTP_11 && names(&parts.headers, "upgrade");
     parts.headers.get(UPGRADE).filter(|_| wanted).cloned()

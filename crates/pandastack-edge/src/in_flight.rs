@@ -19,7 +19,7 @@ struct Count {
 }
 
 impl InFlight {
-    /// On a connection that begins now.
+    /// Creates the state of a new connection.
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self(Mutex::new(Count { requests: 0, ended: Instant::now() })))
     }

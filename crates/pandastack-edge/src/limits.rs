@@ -49,8 +49,8 @@ pub const IDLE_UPSTREAMS_MAX: usize = 128;
 pub const DIAL_WAIT: Duration = Duration::from_secs(10);
 /// Time for requests in flight to end when the edge stops. Beyond it: cut.
 pub const STOP_WAIT: Duration = Duration::from_secs(5);
-/// Time for which a guest keeps running so that streams that are cut can say goodbye. Beyond it: it
-/// stops.
+/// Time for which a guest keeps running so that streams that are cut can close in an orderly way. Beyond
+/// it: it stops.
 pub const PARTING_WAIT: Duration = Duration::from_secs(1);
 /// Time for a WebSocket's current frame to end before the stream is cut. Beyond it: closed without
 /// a close frame.

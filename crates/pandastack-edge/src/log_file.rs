@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// Most of what a log may take of a disk.
+/// Maximum disk space of a log.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     /// Of one file.

@@ -23,7 +23,7 @@ use crate::headers::Client;
 use crate::http1::{Downstream, NextRequest, PlainRequest, RewoundStream};
 use crate::server::Server;
 
-/// Serves until the connection ends, or something else comes; then answers the connection, to go on with.
+/// Serves until the connection ends or another protocol starts; then returns the connection.
 pub(crate) async fn serve<S>(
     server: &Server,
     stream: S,
@@ -53,11 +53,11 @@ where
         let response = match &to {
             PlainTarget::Sandbox(target) => {
                 let answer = pin!(server.edge.serve(target, &mut parts, body, client));
-                connection.unless_gone(answer).await?
+                connection.unless_disconnected(answer).await?
             }
             PlainTarget::App(app) => {
                 let answer = Box::pin(server.edge.serve_app(app, &mut parts, body, client));
-                connection.unless_gone(pin!(answer)).await?
+                connection.unless_disconnected(pin!(answer)).await?
             }
         };
         form.is_last |= stop.is_cancelled() || response.headers().contains_key(CONNECTION);

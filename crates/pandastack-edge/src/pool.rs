@@ -66,7 +66,7 @@ impl Pools {
         if !upstream.is_reusable() {
             return;
         }
-        upstream.rest();
+        upstream.prepare_reuse();
         let now = Instant::now();
         let mut pools = self.lock();
         let idle = &mut entry(&mut pools, port).idle;

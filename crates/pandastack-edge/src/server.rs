@@ -145,7 +145,7 @@ impl Server {
                     let mut request = request;
                     request.extensions_mut().insert(target);
                     request.extensions_mut().insert(client.clone());
-                    Box::pin(ask(&own.router, request)).await
+                    Box::pin(call_router(&own.router, request)).await
                 }
                 _ => {
                     let (mut parts, body) = request.into_parts();
@@ -187,11 +187,11 @@ impl Server {
         if client.is_secure() {
             request.headers_mut().insert("x-forwarded-proto", HeaderValue::from_static("https"));
         }
-        ask(&self.api, request).await
+        call_router(&self.api, request).await
     }
 }
 
-async fn ask(router: &Router, request: Request<Incoming>) -> Response<ResponseBody> {
+async fn call_router(router: &Router, request: Request<Incoming>) -> Response<ResponseBody> {
     let answered = router.clone().oneshot(request.map(axum::body::Body::new)).await;
     answered.unwrap_or_else(|never| match never {}).map(ResponseBody::Api)
 }
@@ -263,7 +263,7 @@ enum TimerAction {
 }
 
 impl Shared {
-    /// Decides what to do with a connection; `is_told`: the client was already told to disconnect.
+    /// Decides how to handle a connection; `is_told`: the client was already asked to disconnect.
     fn timer_action(&self, is_told: bool) -> TimerAction {
         let (now, wait, head_due) = (Instant::now(), self.server.head_wait, self.clock.due());
         // The parser's clock starts once it is known which HTTP this is; some clients never get there.

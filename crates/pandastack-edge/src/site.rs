@@ -72,7 +72,7 @@ impl Site {
         Arc::clone(&cached.route)
     }
 
-    /// Notes that the route may have changed: it is read again before its next use.
+    /// Records that the route may have changed: it is read again before its next use.
     pub(crate) fn invalidate(&self) {
         self.cached().change += 1;
     }

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
     use crate::route::RouteUnavailable;
 
-    /// Answers what held when it was asked, once it may.
+    /// Returns what held when it was asked, once it may.
     struct Source {
         holds: Mutex<Visibility>,
         asked: Semaphore,

@@ -43,7 +43,7 @@ impl<S> GuestTunnel<S> {
     }
 }
 
-/// An error and not an end: after an end the other direction would go on.
+/// An error and not an end: after an end the other direction would continue.
 fn poll_cut(
     cut: &mut Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     permit: &Permit,

@@ -36,8 +36,8 @@ pub struct FirecrackerEngine {
 }
 
 impl FirecrackerEngine {
-    /// Looks at the host and prepares the engine. Fails with [`EngineError::Unavailable`] where no
-    /// machine could run. The caller must check whether KVM really runs guests.
+    /// Probes the host and prepares the engine. Fails with [`EngineError::Unavailable`] where no machine
+    /// could run. The caller must check whether KVM really runs guests.
     pub async fn probe(config: FirecrackerConfig) -> Result<Self> {
         if config.launcher == Launcher::Jailer && !rustix::process::geteuid().is_root() {
             let reason = "jailing machines needs root: users, namespaces and device files are made for each; \

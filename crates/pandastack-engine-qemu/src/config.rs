@@ -12,6 +12,6 @@ pub struct QemuConfig {
     pub library_dir: PathBuf,
     /// Whether KVM runs guests on this host, as found by executing instructions. The engine emulates otherwise.
     pub kvm_usable: bool,
-    /// Why KVM is or is not usable, for people.
+    /// Human-readable reason why KVM is or is not usable.
     pub kvm_reason: String,
 }

@@ -16,7 +16,7 @@ use pandastack_engine::{
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 
-use crate::surroundings::Surroundings;
+use crate::shared_namespaces::SharedNamespaces;
 use crate::tap;
 
 /// Connections that may wait: only the agent connects.
@@ -83,7 +83,7 @@ pub(crate) struct FileIdentities {
     pub(crate) volumes: [FileIdentity; VOLUMES_MAX],
 }
 
-/// Everything a machine has open that is its own.
+/// The descriptors that belong to a machine.
 #[derive(Debug)]
 pub(crate) struct Endpoints {
     pub(crate) qmp: OwnedFd,
@@ -100,7 +100,7 @@ pub(crate) struct Endpoints {
 
 impl Endpoints {
     /// Opens and binds everything a place names.
-    pub(crate) fn prepare(place: &mut MachineFiles, surroundings: &Surroundings) -> Result<Self> {
+    pub(crate) fn prepare(place: &mut MachineFiles, namespaces: &SharedNamespaces) -> Result<Self> {
         check_runtime_dir(&place.runtime_dir)?;
         let paths = Paths::new(&place.runtime_dir);
         let disk = OpenOptions::new().read(true).write(true).open(&place.disk);
@@ -122,7 +122,7 @@ impl Endpoints {
                 .map_err(EngineError::io("bind the guest socket", paths.guest()))?,
             shim: listen_packets(&paths.shim())
                 .map_err(EngineError::io("bind the fork socket", paths.shim()))?,
-            tap: tap::prepare(place.tap.take(), surroundings)?,
+            tap: tap::prepare(place.tap.take(), namespaces)?,
             disk,
             console,
             log,

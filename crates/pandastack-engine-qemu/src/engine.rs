@@ -20,10 +20,10 @@ use crate::limits::COMMAND_MAX;
 use crate::machine::{Details, QemuMachine};
 use crate::probe;
 use crate::qmp::Qmp;
+use crate::shared_namespaces::SharedNamespaces;
 use crate::shim_client;
 use crate::start::{self, Start};
 use crate::starvation;
-use crate::surroundings::Surroundings;
 use crate::tsc;
 use pandastack_engine::process::Process;
 
@@ -35,9 +35,10 @@ pub struct QemuEngine {
 }
 
 impl QemuEngine {
-    /// Looks at the host and prepares the engine. Fails with [`EngineError::Unavailable`] where no machine could run;
-    /// where machines run but cannot be forked, [`Capabilities::fork_reason`] says why. The first call on a host takes
-    /// the time of a fork test, well under a second; its outcome is kept in [`QemuConfig::library_dir`].
+    /// Probes the host and prepares the engine. Fails with [`EngineError::Unavailable`] where no machine
+    /// could run; where machines run but cannot be forked, [`Capabilities::fork_reason`] says why. The
+    /// first call on a host takes the time of a fork test, well under a second; its outcome is kept in
+    /// [`QemuConfig::library_dir`].
     pub async fn probe(config: QemuConfig) -> Result<Self> {
         if !rustix::process::geteuid().is_root() {
             let reason = "starting machines needs root: namespaces, users and taps are made for each; run the agent as root";
@@ -47,7 +48,7 @@ impl QemuEngine {
         let accelerator = if config.kvm_usable { Accelerator::KVM } else { Accelerator::TCG };
         let library = Library::install(&config.library_dir)?;
         let host =
-            Arc::new(Host::new(emulator.binary.clone(), accelerator, library, Surroundings::prepare()?)?);
+            Arc::new(Host::new(emulator.binary.clone(), accelerator, library, SharedNamespaces::prepare()?)?);
         let fork_reason = probe::fork_obstacle(&host, &emulator).await;
         let capabilities = Capabilities {
             name: accelerator.name,
@@ -112,7 +113,7 @@ impl Engine for QemuEngine {
         }
         let stream = endpoints::connect(&paths.qmp()).and_then(UnixStream::from_std);
         let stream = stream.map_err(EngineError::io("connect to the emulator", paths.qmp()))?;
-        let qmp = Qmp::greet(stream, COMMAND_MAX).await?;
+        let qmp = Qmp::connect(stream, COMMAND_MAX).await?;
         let events = qmp.subscribe();
         let status = qmp.command("query-status", serde_json::json!({})).await?;
         let starved = status.get("status").and_then(serde_json::Value::as_str) == Some(starvation::RUN_STATE);

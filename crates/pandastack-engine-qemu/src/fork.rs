@@ -63,7 +63,7 @@ pub(crate) async fn fork(
             );
         }
     }
-    // Nothing below needs the parent to be still, or to go on.
+    // Nothing below needs the parent to be still, or to continue.
     drop(turn);
     let mut outcomes = Vec::new();
     for batch in born {
@@ -115,7 +115,7 @@ struct NewChildren {
     reply: Result<(Reply, Vec<OwnedFd>)>,
 }
 
-/// Makes places ready for as many children as one park can take.
+/// Prepares places for as many children as one park can take.
 fn prepare_batch(parent: &QemuMachine, places: Vec<MachineFiles>) -> Batch {
     let (mut outcomes, mut seeds) = (Vec::new(), Vec::new());
     for place in places {
@@ -134,11 +134,11 @@ fn prepare_batch(parent: &QemuMachine, places: Vec<MachineFiles>) -> Batch {
 /// Forks into a batch.
 async fn fork_batch(parent: &QemuMachine, batch: Batch) -> NewChildren {
     let none = || Ok((Reply::new(Status::Ok), Vec::new()));
-    let reply = if batch.seeds.is_empty() { none() } else { ask(parent, &batch.seeds).await };
+    let reply = if batch.seeds.is_empty() { none() } else { request_fork(parent, &batch.seeds).await };
     NewChildren { batch, reply }
 }
 
-/// Makes machines of a batch; one outcome per place, in order.
+/// Creates the machines of a batch; one outcome per place, in order.
 async fn adopt_batch(parent: &QemuMachine, born: NewChildren) -> Vec<Result<Arc<QemuMachine>>> {
     let NewChildren { batch: Batch { outcomes, mut seeds }, reply } = born;
     // The children have their own by now; held here, a connection would stay open when its child is gone.
@@ -169,7 +169,7 @@ fn check_confinement(parent: Confinement, child: Confinement) -> Result<()> {
 }
 
 fn prepare(host: &Host, mut place: MachineFiles) -> Result<Seed> {
-    let endpoints = Endpoints::prepare(&mut place, &host.surroundings)?;
+    let endpoints = Endpoints::prepare(&mut place, &host.namespaces)?;
     let paths = Paths::new(&place.runtime_dir);
     let connected = |listener, path: &Path| {
         endpoints::connect_and_accept(listener, path).map_err(EngineError::io("connect to the child", path))
@@ -229,7 +229,7 @@ fn rules(parent: &QemuMachine) -> Result<List<Rule, RULES_MAX>> {
     Ok(rules)
 }
 
-async fn ask(parent: &QemuMachine, seeds: &[Seed]) -> Result<(Reply, Vec<OwnedFd>)> {
+async fn request_fork(parent: &QemuMachine, seeds: &[Seed]) -> Result<(Reply, Vec<OwnedFd>)> {
     let mut children = List::<Option<Identity>, CHILDREN_MAX>::EMPTY;
     let mut lockdown = Lockdown { root: PathText::EMPTY, filter: &[] };
     for seed in seeds {
@@ -257,8 +257,8 @@ async fn ask(parent: &QemuMachine, seeds: &[Seed]) -> Result<(Reply, Vec<OwnedFd
     Ok((reply, pidfds))
 }
 
-/// Makes machines of the processes that were born. All of them are watched before the first is spoken to, so that one
-/// that fails, fails alone.
+/// Creates machines from the started processes. All of them are watched before the first is used, so that a
+/// failure affects only one machine.
 async fn adopt_children(
     parent: &QemuMachine,
     seeds: Vec<Seed>,
@@ -279,7 +279,7 @@ async fn adopt_children(
     machines
 }
 
-/// A child's process, if it came to life as it should.
+/// A child's process, if it started correctly.
 fn watch_child(
     parent: &QemuMachine,
     child: &ChildReply,
@@ -296,7 +296,7 @@ fn watch_child(
     Err(failed())
 }
 
-/// Makes a machine of a process. One that gave up before it was one has said why in its log.
+/// Creates a machine from a process. A process that gave up before logged the reason.
 async fn adopt_child(
     parent: &QemuMachine,
     seed: Seed,

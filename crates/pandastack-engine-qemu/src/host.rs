@@ -9,7 +9,7 @@ use tokio_util::task::TaskTracker;
 use crate::accelerator::Accelerator;
 use crate::filter::{self, Audience};
 use crate::library::Library;
-use crate::surroundings::Surroundings;
+use crate::shared_namespaces::SharedNamespaces;
 
 /// Shared by engine and machines.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub(crate) struct Host {
     pub(crate) binary: PathBuf,
     pub(crate) accelerator: Accelerator,
     pub(crate) library: Library,
-    pub(crate) surroundings: Surroundings,
+    pub(crate) namespaces: SharedNamespaces,
     /// Tasks that outlive a machine's handle: watchers of processes.
     pub(crate) tasks: TaskTracker,
     tenant_filter: Vec<u8>,
@@ -29,14 +29,14 @@ impl Host {
         binary: PathBuf,
         accelerator: Accelerator,
         library: Library,
-        surroundings: Surroundings,
+        namespaces: SharedNamespaces,
     ) -> Result<Self> {
         let kvm = accelerator.host_processor;
         Ok(Self {
             binary,
             accelerator,
             library,
-            surroundings,
+            namespaces,
             tasks: TaskTracker::new(),
             tenant_filter: filter::build(Audience::Tenant, kvm)?,
             zygote_filter: filter::build(Audience::Zygote, kvm)?,

@@ -161,7 +161,7 @@ impl QemuMachine {
         }
     }
 
-    /// Lets the processors run. The caller holds the turn.
+    /// Resumes the processors. The caller holds the turn.
     pub(crate) async fn continue_guest(&self) -> Result<()> {
         self.is_paused.store(false, Ordering::Release);
         self.qmp.command("cont", json!({})).await.map(drop)

@@ -31,14 +31,14 @@ const TEST_USER: u32 = 65_534;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Emulator {
     pub(crate) binary: PathBuf,
-    /// First line of what it says about itself.
+    /// First line of its version output.
     pub(crate) version: String,
     numbers: (u32, u32),
 }
 
 impl Emulator {
-    /// Such as `QEMU 7.2`. Of one series every build loads what another one saved, as long as the machine type has a version: an
-    /// update of the package leaves sleepers and snapshots as good as before.
+    /// Such as `QEMU 7.2`. Of one series every build loads what another one saved, as long as the machine
+    /// type has a version: an update of the package does not affect sleeping sandboxes and snapshots.
     pub(crate) fn series(&self) -> String {
         let (major, minor) = self.numbers;
         format!("QEMU {major}.{minor}")

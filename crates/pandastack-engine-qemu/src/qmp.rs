@@ -54,8 +54,8 @@ struct Calls {
 }
 
 impl Qmp {
-    /// Waits for the greeting on a fresh connection and negotiates.
-    pub(crate) async fn greet(stream: UnixStream, limit: Duration) -> Result<Self> {
+    /// Waits for the greeting on a new connection and negotiates capabilities.
+    pub(crate) async fn connect(stream: UnixStream, limit: Duration) -> Result<Self> {
         let qmp = Self::resume(stream);
         let deadline = Instant::now() + limit;
         let greeting = {
@@ -91,7 +91,7 @@ impl Qmp {
 
     /// One command that only newer emulators have, and only they need.
     pub(crate) async fn command_if_known(&self, name: &'static str, arguments: Value) -> Result<()> {
-        let reply = self.ask(name, arguments, &[], COMMAND_MAX).await?;
+        let reply = self.exchange(name, arguments, &[], COMMAND_MAX).await?;
         match reply.pointer("/error/class").and_then(Value::as_str) {
             Some("CommandNotFound") => Ok(()),
             _ => result(name, reply).map(drop),
@@ -100,17 +100,17 @@ impl Qmp {
 
     /// One command.
     pub(crate) async fn call(&self, name: &'static str, arguments: Value, limit: Duration) -> Result<Value> {
-        result(name, self.ask(name, arguments, &[], limit).await?)
+        result(name, self.exchange(name, arguments, &[], limit).await?)
     }
 
-    /// Gives the emulator a descriptor under a name.
+    /// Passes a descriptor to the emulator under a name.
     pub(crate) async fn give_descriptor(&self, name: &str, fd: BorrowedFd<'_>) -> Result<()> {
-        let reply = self.ask("getfd", json!({ "fdname": name }), &[fd], COMMAND_MAX).await?;
+        let reply = self.exchange("getfd", json!({ "fdname": name }), &[fd], COMMAND_MAX).await?;
         result("getfd", reply).map(drop)
     }
 
     /// Sends a command and waits for its reply, whatever that says.
-    async fn ask(
+    async fn exchange(
         &self,
         name: &'static str,
         arguments: Value,
@@ -220,7 +220,7 @@ impl Reader {
         }
     }
 
-    /// Passes one line on; an error means that there is no receiver any more.
+    /// Forwards one line; an error means that the receiver is gone.
     async fn sort(&self, line: &[u8]) -> Result<(), ()> {
         let Ok(mut message) = serde_json::from_slice::<Value>(line) else {
             tracing::warn!("emulator sent a line that is not JSON");

@@ -64,7 +64,7 @@ impl Launch<'_> {
     fn inherited(&self) -> InheritedFds {
         InheritedFds {
             shim: self.endpoints.shim.as_raw_fd(),
-            processes: self.host.surroundings.processes.as_raw_fd(),
+            processes: self.host.namespaces.processes.as_raw_fd(),
             ram: self.memory.as_raw_fd(),
             qmp: self.endpoints.qmp.as_raw_fd(),
             guest: self.endpoints.guest.as_raw_fd(),
@@ -76,11 +76,11 @@ impl Launch<'_> {
     }
 
     fn namespaces(&self) -> [(RawFd, libc::c_int); 3] {
-        let surroundings = &self.host.surroundings;
+        let namespaces = &self.host.namespaces;
         [
-            (surroundings.network.as_raw_fd(), libc::CLONE_NEWNET),
-            (surroundings.ipc.as_raw_fd(), libc::CLONE_NEWIPC),
-            (surroundings.uts.as_raw_fd(), libc::CLONE_NEWUTS),
+            (namespaces.network.as_raw_fd(), libc::CLONE_NEWNET),
+            (namespaces.ipc.as_raw_fd(), libc::CLONE_NEWIPC),
+            (namespaces.uts.as_raw_fd(), libc::CLONE_NEWUTS),
         ]
     }
 }

@@ -99,7 +99,7 @@ async fn become_machine(
 ) -> Result<Arc<QemuMachine>> {
     let Start { shape, place, memory, state, .. } = start;
     let paths = Paths::new(&place.runtime_dir);
-    let qmp = Qmp::greet(from_std(connections.qmp, &paths.qmp())?, START_MAX).await?;
+    let qmp = Qmp::connect(from_std(connections.qmp, &paths.qmp())?, START_MAX).await?;
     migration::configure(&qmp).await?;
     let ram_address = lock_in(&host, place.confinement, &paths, shape).await?;
     if let Some(state) = &state {
@@ -157,7 +157,7 @@ fn spawn(host: &Host, start: &mut Start) -> Result<StartedProcess> {
         let detail = format!("{} has {len} bytes instead of {}", memory.display(), shape.memory_bytes());
         return Err(EngineError::Vmm { step: "using the memory file", detail });
     }
-    let endpoints = Endpoints::prepare(place, &host.surroundings)?;
+    let endpoints = Endpoints::prepare(place, &host.namespaces)?;
     let paths = Paths::new(&place.runtime_dir);
     let qmp =
         endpoints::connect(&paths.qmp()).map_err(EngineError::io("connect to the emulator", paths.qmp()))?;

@@ -10,7 +10,7 @@ use crate::qmp::Event;
 /// Run state of a machine that was stopped by a failed write.
 pub(crate) const RUN_STATE: &str = "io-error";
 
-/// Follows the emulator's events for as long as it is connected. `now` is how it stands.
+/// Follows the emulator's events for as long as it is connected. `now` is its current state.
 pub(crate) fn follow(
     mut events: broadcast::Receiver<Event>,
     now: bool,

@@ -5,13 +5,13 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use pandastack_engine::{EngineError, Result, tap};
 
-use crate::surroundings::Surroundings;
+use crate::shared_namespaces::SharedNamespaces;
 
 /// The tap of a machine: the caller's if it fits, else one in an empty network.
-pub(crate) fn prepare(given: Option<OwnedFd>, surroundings: &Surroundings) -> Result<OwnedFd> {
+pub(crate) fn prepare(given: Option<OwnedFd>, namespaces: &SharedNamespaces) -> Result<OwnedFd> {
     match given {
         Some(tap) => tap::check(tap.as_fd()).map(|_| tap),
-        None => surroundings
+        None => namespaces
             .in_network(|| tap::create("nowhere%d"))
             .map_err(EngineError::io("make a tap that leads nowhere", tap::DEVICE)),
     }

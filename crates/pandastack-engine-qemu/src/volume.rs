@@ -28,8 +28,8 @@ const STEP: &str = "attaching a volume";
 /// Sizes that devices have, by their places; 0 where there is no disk.
 pub(crate) type Sizes = [u64; VOLUMES_MAX];
 
-/// Puts volumes into a stopped machine that has empty files in their places, and answers what its files are then and
-/// what size each place is to have.
+/// Puts volumes into a stopped machine that has empty files in their places, and returns what its files are
+/// then and what size each place is to have.
 pub(crate) async fn attach(
     paths: &Paths,
     mut files: FileIdentities,
@@ -56,7 +56,7 @@ pub(crate) async fn attach(
     Ok((files, sizes))
 }
 
-/// Tells the devices the sizes that they do not have yet.
+/// Resizes the devices whose size changed.
 pub(crate) async fn announce(qmp: &Qmp, had: &Sizes, sizes: &Sizes) -> Result<()> {
     for (place, bytes) in sizes.iter().enumerate().filter(|(place, bytes)| had[*place] != **bytes) {
         resize(qmp, place, *bytes).await?;
@@ -64,8 +64,8 @@ pub(crate) async fn announce(qmp: &Qmp, had: &Sizes, sizes: &Sizes) -> Result<()
     Ok(())
 }
 
-/// Tells the device at `place` its size. A shorter image becomes that long; the device announces
-/// its size even if it did not change.
+/// Resizes the device at `place`. A shorter image becomes that long; the device announces its size even if
+/// it did not change.
 pub(crate) async fn resize(qmp: &Qmp, place: usize, bytes: u64) -> Result<()> {
     let arguments = json!({ "node-name": volume_serial(place), "size": bytes });
     qmp.command("block_resize", arguments).await.map(drop)

@@ -62,8 +62,8 @@ pub struct Capabilities {
     pub volume_naming: VolumeNaming,
     /// A durable disk can be attached for reading only.
     pub read_only_volumes: bool,
-    /// A stream of [`Machine::connect_guest`](crate::Machine::connect_guest) survives a pause and a
-    /// save. Otherwise callers connect anew before each resume.
+    /// A stream of [`Machine::connect_guest`](crate::Machine::connect_guest) survives a pause and a save.
+    /// Otherwise callers reconnect before each resume.
     pub keeps_guest_streams: bool,
     /// [`Engine::spare`](crate::Engine::spare) works, and a restore into such a process is quicker.
     pub spares: bool,

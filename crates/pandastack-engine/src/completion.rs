@@ -10,7 +10,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::{EngineError, Result};
 
-/// Runs `work` to its end. If the caller is gone by then, `undo` takes back what was made.
+/// Runs `work` to its end. If the caller is gone by then, `undo` reverts the result.
 pub async fn run<T, W, U>(
     tasks: &TaskTracker,
     step: &'static str,

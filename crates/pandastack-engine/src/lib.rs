@@ -285,7 +285,7 @@ impl EngineError {
 /// Result of an engine call.
 pub type Result<T, E = EngineError> = std::result::Result<T, E>;
 
-/// Makes machines.
+/// Creates machines.
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
     /// Capabilities of this engine on this host, probed once when it was created.
@@ -357,9 +357,9 @@ pub struct PauseInProgress {
 }
 
 impl PauseInProgress {
-    /// Waits until the machine may go on, and says that it does.
+    /// Waits until the machine can continue, and reports that it does.
     pub async fn announce(self) {
-        // Dropped is as good as told: nothing is waited for any more. Whoever does not listen need not know.
+        // A dropped channel means the same. A caller that does not listen need not know.
         let _ = self.copied.await;
         let _ = self.resumed.send(());
     }

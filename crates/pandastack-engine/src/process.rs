@@ -22,7 +22,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::{Confinement, EngineError, MachineExit, Result};
 
-/// Longest time from SIGKILL to the end of the process, with its memory given back.
+/// Longest time from SIGKILL to the end of the process, with its memory released.
 const KILL_MAX: Duration = Duration::from_secs(15);
 
 /// Least limit of a file's length: logs and consoles, which the agent keeps far shorter.
@@ -89,12 +89,12 @@ impl Process {
         let _ = pidfd_send_signal(self.pidfd.as_fd(), Signal::KILL);
     }
 
-    /// The process, pinned: the descriptor never comes to mean another one.
+    /// The pidfd, which never refers to another process.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
 
-    /// Puts the process where the kernel looks first when memory runs out, and a zygote where it looks last.
+    /// Makes the process the first candidate of the OOM killer, and a zygote the last.
     pub fn set_oom_score(&self, confinement: Confinement) {
         let score = match confinement {
             Confinement::Full { .. } => "300",
@@ -148,7 +148,7 @@ impl Process {
 pub struct KillOnDrop(Option<Process>);
 
 impl KillOnDrop {
-    /// Holds the process hostage.
+    /// Holds the process.
     pub fn new(process: Process) -> Self {
         Self(Some(process))
     }

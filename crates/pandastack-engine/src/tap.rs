@@ -53,7 +53,7 @@ pub fn keep_for(tap: BorrowedFd<'_>, uid: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a tap in the calling thread's network namespace. `%d` in the name becomes a number.
+/// Creates a tap in the calling thread's network namespace. `%d` in the name becomes a number.
 pub fn create(name: &str) -> io::Result<OwnedFd> {
     let tap = OpenOptions::new().read(true).write(true).open(DEVICE)?;
     // SAFETY: an all-zero request is valid; the name stays NUL-terminated.

@@ -72,7 +72,7 @@ pub enum FrameError {
     UnknownKind(u8),
     /// A length beyond [`FRAME_BYTES_MAX`].
     TooLong(u32),
-    /// A payload that does not hold what its kind says.
+    /// A payload that does not match its kind.
     Malformed(String),
 }
 
@@ -109,7 +109,7 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// As it stands in a frame.
+    /// Its value in a frame.
     pub fn byte(self) -> u8 {
         match self {
             Stream::Stdout => 1,
@@ -137,7 +137,7 @@ pub struct Ready {
     pub generation: u32,
     /// Whether the handler asked for its first event.
     pub ready: bool,
-    /// Why it never will; `None` when it is only not there yet.
+    /// Reason why it will never be ready; `None` while it is starting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
     /// Output of the start.

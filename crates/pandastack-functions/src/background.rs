@@ -11,7 +11,7 @@ use crate::functions::Functions;
 use crate::pool::{self, owner};
 use crate::queue;
 
-/// Everything that goes on behind calls, until shutdown.
+/// Runs all background work, until shutdown.
 pub async fn run(functions: Arc<Functions>) {
     if let Err(error) = recover(&functions).await {
         tracing::error!(error = %chain(&error), "cannot recover functions after the restart");
@@ -19,7 +19,7 @@ pub async fn run(functions: Arc<Functions>) {
     queue::run(&functions).await;
 }
 
-/// Sees to what a server left when it ended: machines, deploys, calls.
+/// Cleans up what an earlier server process left: machines, deploys, calls.
 async fn recover(functions: &Arc<Functions>) -> Result<()> {
     for function in functions.store.functions(None).await? {
         for machine in functions.core.machines.owned_by(&owner(&function.id)).await? {

@@ -21,15 +21,15 @@ use tar::{Archive, EntryType};
 use crate::requirements::{self, PYPROJECT, REQUIREMENTS, Requirements};
 use crate::zip_bundle;
 
-/// Bytes of a file that says what to install. Beyond it: refused.
+/// Maximum size of a dependency file. Beyond it: refused.
 const MANIFEST_BYTES_MAX: u64 = 4 * 1024 * 1024;
-/// Files that say what to install, by runtime.
+/// Dependency files, by runtime.
 const PYTHON_MANIFESTS: [&str; 2] = [REQUIREMENTS, PYPROJECT];
 const NODE_MANIFESTS: [&str; 3] = ["package.json", "package-lock.json", "npm-shrinkwrap.json"];
 /// Bytes of headers and padding beside the files themselves.
 const TAR_OVERHEAD_BYTES_MAX: u64 = 2048 * BUNDLE_ENTRIES_MAX as u64;
 
-/// Why a bundle is not taken.
+/// Why a bundle is refused.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum BundleRefused {
     #[error("the bundle is neither a gzip-compressed tar archive nor a zip archive: {0}")]
@@ -59,7 +59,7 @@ pub(crate) struct CheckedBundle {
     pub(crate) sha256: String,
     /// Names of its files.
     pub(crate) files: Vec<String>,
-    /// Files that say what to install, with their content.
+    /// Dependency files, with their contents.
     pub(crate) manifests: Vec<(String, Vec<u8>)>,
 }
 
@@ -126,7 +126,7 @@ pub(crate) fn kept(bytes: Vec<u8>) -> Result<Vec<u8>, BundleRefused> {
     if zip_bundle::is_zip(&bytes) { zip_bundle::to_tar(&bytes) } else { Ok(bytes) }
 }
 
-/// Looks through a bundle.
+/// Checks a bundle.
 pub(crate) fn check(bytes: &[u8]) -> Result<CheckedBundle, BundleRefused> {
     let broken = |error: std::io::Error| BundleRefused::NotAnArchive(error.to_string());
     let limit = BUNDLE_UNPACKED_BYTES_MAX + TAR_OVERHEAD_BYTES_MAX;

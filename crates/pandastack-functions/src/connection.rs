@@ -39,8 +39,9 @@ impl Connection {
     /// Connects to the runtime of a machine.
     pub(crate) async fn open(edge: &Edge, sandbox: &SandboxId) -> Result<Self> {
         let opened = tokio::time::timeout(CONNECT_WAIT, edge.tunnel(sandbox, PORT)).await;
-        let late = |_| lost(sandbox.as_str(), "its runtime did not accept a connection in time");
-        let stream = opened.map_err(late)?.map_err(|error| lost(sandbox.as_str(), &format!("{error:?}")))?;
+        let late = |_| runtime_lost(sandbox.as_str(), "its runtime did not accept a connection in time");
+        let stream =
+            opened.map_err(late)?.map_err(|error| runtime_lost(sandbox.as_str(), &format!("{error:?}")))?;
         Ok(Self::over(stream, sandbox.as_str()))
     }
 }
@@ -52,7 +53,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     fn broken(&self, error: impl std::fmt::Display) -> Error {
-        lost(&self.name, &error.to_string())
+        runtime_lost(&self.name, &error.to_string())
     }
 
     async fn send(&mut self, frame: &[u8]) -> Result<()> {
@@ -87,7 +88,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.stream.fill_buf().now_or_never().is_none()
     }
 
-    /// Begins a call; [`Connection::next`] tells what comes of it.
+    /// Starts a call; [`Connection::next`] returns its result.
     pub(crate) async fn begin(&mut self, call: &Call, event: &[u8]) -> Result<()> {
         self.send(&encode_invoke(call, event)).await
     }
@@ -114,7 +115,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 }
 
 /// The machine of a call is not to be relied on any more.
-pub(crate) fn lost(name: &str, why: &str) -> Error {
+pub(crate) fn runtime_lost(name: &str, why: &str) -> Error {
     tracing::info!(name, why, "a function's machine was lost");
     Error::new(
         ErrorCode::GuestUnavailable,

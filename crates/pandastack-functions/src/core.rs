@@ -9,7 +9,7 @@ use pandastack_sandboxes::machines::Machines;
 /// The parts of the sandbox core that functions use. Pools and leases share it.
 #[derive(Clone)]
 pub(crate) struct Core {
-    /// Makes and deletes machines.
+    /// Creates and deletes machines.
     pub(crate) machines: Arc<dyn Machines>,
     /// Connects to the runtimes in them.
     pub(crate) edge: Arc<Edge>,

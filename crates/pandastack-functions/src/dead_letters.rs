@@ -34,7 +34,7 @@ pub(crate) fn mark(settings: &FunctionSettings, record: &mut RunRecord) {
     record.due_at = record.queued.then(now);
 }
 
-/// Tells of a dead letter, once. The result is stored in the record, which the caller writes.
+/// Notifies of a dead letter, once. The result is stored in the record, which the caller writes.
 pub(crate) async fn notify(functions: &Arc<Functions>, record: &mut RunRecord) -> Result<()> {
     let function = match functions.store.function(None, &record.run.function_id).await {
         Ok(function) => function,

@@ -108,7 +108,7 @@ async fn within_wait<T>(read: impl Future<Output = T>) -> Result<T> {
     })
 }
 
-/// Begins a deploy and waits for it a while; its failure is the answer.
+/// Starts a deploy and waits for it a while; its failure is the answer.
 pub(crate) async fn deploy_bundle(
     functions: &Arc<Functions>,
     function: &FunctionRecord,

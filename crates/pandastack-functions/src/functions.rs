@@ -34,9 +34,9 @@ pub struct Functions {
     /// Calls that ended, on their way into the store.
     pub runs: WriteBehind<RunRecord>,
     pub(crate) tails: Tails,
-    /// Told when a deploy ended.
+    /// Notified when a deploy ended.
     pub(crate) built: Notify,
-    /// Told when a call was queued.
+    /// Notified when a call was queued.
     pub(crate) queued: Notify,
     /// Time of calls by kind, outcome and start.
     calls: Latencies,
@@ -79,7 +79,7 @@ impl Functions {
         }
     }
 
-    /// Looks at queued calls again soon.
+    /// Checks queued calls again soon.
     pub fn wake_queue(&self) {
         self.queued.notify_one();
     }

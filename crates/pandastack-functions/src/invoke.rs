@@ -1,5 +1,5 @@
-//! One call of a function: acquires a machine, sends the event, returns the response, and records the
-//! run.
+//! One call of a function: acquires a machine, sends the event, returns the response, and records
+//! the run.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -92,7 +92,7 @@ pub struct CallResult {
     pub outcome: Outcome,
 }
 
-/// Begins a call: waits for a place and sends the event.
+/// Starts a call: waits for a place and sends the event.
 pub(crate) async fn begin(
     functions: &Arc<Functions>,
     function: &FunctionRecord,

@@ -156,7 +156,7 @@ impl LocalRuntime {
         self.child.id()
     }
 
-    /// Makes a call; what it prints goes to standard error.
+    /// Calls the function; its output goes to standard error.
     async fn call(&self, event: &[u8], http: bool) -> Result<(Outcome, Bytes, Option<String>, String)> {
         let call = Call {
             id: RunId::random().to_string(),

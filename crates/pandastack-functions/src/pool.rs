@@ -50,11 +50,11 @@ pub(crate) struct Source {
 pub(crate) struct Instance {
     pub(crate) sandbox: SandboxId,
     began: Instant,
-    /// Not used again.
+    /// Must not be used again.
     ended: AtomicBool,
 }
 
-/// One of the calls that a machine can serve at once.
+/// A slot for one concurrent call of a machine.
 struct CallSlot {
     instance: Arc<Instance>,
     connection: Option<Connection>,
@@ -151,7 +151,7 @@ impl Pool {
             let mut state = self.lock();
             state.limits = limits;
             if state.closed {
-                return Err(function_gone(&self.source.function));
+                return Err(function_deleted(&self.source.function));
             }
             match state.free.pop() {
                 Some(slot) => return Ok(self.leased(core, slot)),
@@ -163,7 +163,7 @@ impl Pool {
             self.begin_missing(core, &mut state);
             waiting
         };
-        let slot = waiting.await.map_err(|_| function_gone(&self.source.function))??;
+        let slot = waiting.await.map_err(|_| function_deleted(&self.source.function))??;
         Ok(self.leased(core, slot))
     }
 
@@ -172,7 +172,7 @@ impl Pool {
         SlotLease { core: core.clone(), pool: Arc::clone(self), slot: Some(slot), cold, healthy: false }
     }
 
-    /// Begins machines for those in line, as far as allowed.
+    /// Starts machines for waiting calls, as far as allowed.
     fn begin_missing(self: &Arc<Self>, core: &Core, state: &mut State) {
         let slots = self.source.concurrency.max(1) as usize;
         while state.beginning * slots < state.line.len() && state.instances < state.limits.max_instances {
@@ -224,7 +224,7 @@ impl Pool {
         }
     }
 
-    /// To the first in line, or free.
+    /// Passes a slot to the first waiting call, or frees it.
     fn hand_out(&self, state: &mut State, mut slot: CallSlot) {
         slot.free_since = Instant::now();
         while let Some(first) = state.line.pop_front() {
@@ -262,7 +262,7 @@ impl Pool {
         delete(core, instance.sandbox.clone());
     }
 
-    /// Sees to it that idle machines end.
+    /// Stops idle machines.
     fn watch_idle(self: &Arc<Self>, core: &Core, state: &mut State) {
         if std::mem::replace(&mut state.reaping, true) {
             return;
@@ -321,7 +321,7 @@ impl Pool {
     }
 }
 
-fn function_gone(function: &FunctionId) -> Error {
+fn function_deleted(function: &FunctionId) -> Error {
     Error::not_found("function", function.as_str())
 }
 

@@ -46,7 +46,7 @@ const BACKOFF_MAX: Duration = Duration::from_secs(300);
 const NO_ROOM: Duration = Duration::from_secs(1);
 /// Longest sleep: the wall clock may be set while the timer runs.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
-/// After the store failed.
+/// Delay after a store error.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 /// Puts a call into the queue.
@@ -62,7 +62,7 @@ pub(crate) async fn put(
     Ok(record.run)
 }
 
-/// Takes up calls during which an earlier server ended.
+/// Resumes calls that an earlier server process left.
 pub(crate) async fn recover(functions: &Functions) -> Result<()> {
     for mut record in functions.run_store.runs_interrupted().await? {
         if record.run.dead_letter {
@@ -89,7 +89,7 @@ impl InFlightCalls {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more of a function that may have `most`.
+    /// Counts one more call of a function with a limit of `most`.
     fn begin(&self, function: &FunctionId, most: usize) {
         let mut counts = self.lock();
         let (count, limit) = counts.entry(function.clone()).or_default();
@@ -114,7 +114,7 @@ impl InFlightCalls {
     }
 }
 
-/// Makes calls as they become due, until shutdown.
+/// Runs queued calls as they become due, until shutdown.
 pub(crate) async fn run(functions: &Arc<Functions>) {
     let (room, in_flight) = (Arc::new(Semaphore::new(IN_FLIGHT_MAX)), Arc::new(InFlightCalls::default()));
     loop {

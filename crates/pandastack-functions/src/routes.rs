@@ -92,7 +92,7 @@ pub async fn list(
 }
 
 /// Get a function by ID or name.
-#[utoipa::path(get, path = "/v1/functions/{id}", operation_id = "look", tag = "functions",
+#[utoipa::path(get, path = "/v1/functions/{id}", operation_id = "get_function", tag = "functions",
     params(("id" = String, Path)), responses(
     (status = 200, body = Function), (status = 404, body = ErrorBody)))]
 pub async fn describe(

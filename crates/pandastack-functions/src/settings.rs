@@ -46,7 +46,7 @@ pub(crate) fn filled(given: &FunctionSettings) -> FunctionSettings {
     }
 }
 
-/// `given` in place of what was there.
+/// Replaces the settings by `given`.
 pub(crate) fn merged(before: &FunctionSettings, given: &FunctionSettings) -> FunctionSettings {
     FunctionSettings {
         timeout_seconds: given.timeout_seconds.or(before.timeout_seconds),

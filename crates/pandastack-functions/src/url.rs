@@ -31,7 +31,7 @@ use crate::functions::Functions;
 use crate::invoke::{self, InvokeRequest, OngoingCall, Part};
 use crate::versions;
 
-/// Begins the host name's first label.
+/// Prefix of the host name's first label.
 const START: &str = "fn-";
 /// Content type by which a handler says that its answer begins with a status and headers.
 const INTEGRATION: &str = "application/vnd.awslambda.http-integration-response";
@@ -110,7 +110,7 @@ async fn serve(
     let event = event(&parts, &body, id, host, request.id.as_str());
     request.event = serde_json::to_vec(&event).map_err(Error::internal)?.into();
     let ongoing = invoke::begin(functions, &function, request).await?;
-    // The call goes on to its end though the client goes away.
+    // The call continues to its end though the client goes away.
     let owner = Arc::clone(functions);
     functions.core.background.owned(async move { answer(&owner, ongoing).await }).await
 }
@@ -236,7 +236,7 @@ async fn answer(functions: &Arc<Functions>, mut ongoing: OngoingCall) -> Result<
             Ok(Part::End(end)) => {
                 let run = ongoing.finish(&end, &body).await;
                 return match end.outcome {
-                    Outcome::Success => whole(&body).map_err(|why| malformed(&why)),
+                    Outcome::Success => parse_response(&body).map_err(|why| malformed(&why)),
                     Outcome::Timeout => {
                         Err(Error::new(ErrorCode::ExecTimeout, run.error.unwrap_or_default()))
                     }
@@ -261,7 +261,7 @@ pub(crate) fn malformed(why: &str) -> Error {
 /// An answer that is all there, whether it was streamed (then its content type is known) or not.
 pub(crate) fn collected(bytes: &[u8], content_type: &str) -> Result<Response, String> {
     if content_type.is_empty() {
-        return whole(bytes);
+        return parse_response(bytes);
     }
     if content_type != INTEGRATION {
         let headers = [("content-type".to_owned(), Value::String(content_type.to_owned()))].into();
@@ -274,7 +274,7 @@ pub(crate) fn collected(bytes: &[u8], content_type: &str) -> Result<Response, St
 }
 
 /// An answer of payload 2.0; any other value is 200 with its JSON.
-fn whole(bytes: &[u8]) -> Result<Response, String> {
+fn parse_response(bytes: &[u8]) -> Result<Response, String> {
     let value: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     if value.get("statusCode").is_none_or(serde_json::Value::is_null) {
         let mut response = match value {
@@ -457,12 +457,12 @@ mod tests {
     #[test]
     fn answers_become_responses_and_nonsense_does_not() {
         let cookies = br#"{"statusCode":201,"headers":{"x-a":"1","Content-Length":"99"},"cookies":["a=1","b=2"],"body":"aGk=","isBase64Encoded":true}"#;
-        let response = whole(cookies).unwrap();
+        let response = parse_response(cookies).unwrap();
         assert_eq!(response.status(), 201);
         assert_eq!(response.headers().get_all("set-cookie").iter().count(), 2);
         assert_eq!(response.headers().get("content-length"), None);
-        assert_eq!(whole(b"{\"a\":1}").unwrap().status(), 200);
-        assert_eq!(whole(b"\"text\"").unwrap().status(), 200);
+        assert_eq!(parse_response(b"{\"a\":1}").unwrap().status(), 200);
+        assert_eq!(parse_response(b"\"text\"").unwrap().status(), 200);
         for bad in [
             &b"not json"[..],
             br#"{"statusCode":9999}"#,
@@ -470,7 +470,7 @@ mod tests {
             br#"{"statusCode":200,"headers":{"a":"1\n2"}}"#,
             br#"{"statusCode":200,"body":"%%","isBase64Encoded":true}"#,
         ] {
-            assert!(whole(bad).is_err(), "{}", String::from_utf8_lossy(bad));
+            assert!(parse_response(bad).is_err(), "{}", String::from_utf8_lossy(bad));
         }
     }
 

@@ -99,7 +99,7 @@ async fn remove_version(functions: &Arc<Functions>, version: &VersionRecord) -> 
     remove_layer(functions, version).await
 }
 
-/// Deletes the snapshot with a version's dependencies if no other version stands on it.
+/// Deletes the snapshot with a version's dependencies if no other version uses it.
 async fn remove_layer(functions: &Functions, version: &VersionRecord) -> Result<()> {
     let (Some(layer), Some(key)) = (&version.spec.layer_snapshot, &version.layer_key) else { return Ok(()) };
     let others = functions.store.versions_with_layer(&version.workspace, key).await?;

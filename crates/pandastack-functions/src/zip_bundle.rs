@@ -18,7 +18,7 @@ use crate::bundle::{BundleRefused, clean, shown, stays_inside};
 
 /// First bytes of an archive, and of one without entries.
 const STARTS: [&[u8]; 2] = [b"PK\x03\x04", END];
-/// Begins the record at the end, which counts the entries.
+/// Signature of the record at the end, which counts the entries.
 const END: &[u8] = b"PK\x05\x06";
 /// Longest such record: 22 bytes and a comment.
 const END_BYTES_MAX: usize = 22 + 65_535;

@@ -104,7 +104,7 @@ impl Frame<'_> {
     }
 }
 
-/// Why a byte stream is not a sequence of frames. The connection cannot go on after any of these.
+/// Why a byte stream is not a sequence of frames. The connection cannot continue after any of these.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The first byte is wrong: the stream is out of step.
@@ -224,7 +224,7 @@ pub struct FrameBuffer {
 }
 
 impl FrameBuffer {
-    /// Appends what was read.
+    /// Appends received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.start > 0 {
             self.bytes.drain(..self.start);

@@ -92,7 +92,7 @@ impl Default for GuestDecoder {
 }
 
 impl GuestDecoder {
-    /// Appends what was read.
+    /// Appends received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.start > 0 {
             self.bytes.drain(..self.start);

@@ -79,7 +79,8 @@ impl Channel {
         }
     }
 
-    /// Notes that a connection begins: the bytes that say so have arrived, whatever the port says of itself.
+    /// Records that a connection begins: the bytes that say so have arrived, whatever the port says of
+    /// itself.
     pub(crate) fn begin(&mut self) {
         self.reset_output();
         self.seen_connected = false;
@@ -127,7 +128,7 @@ impl Channel {
         self.decoder.next_input()
     }
 
-    /// Forgets what was to be sent: it belongs to a connection that is gone.
+    /// Drops pending data, which belongs to a lost connection.
     pub(crate) fn reset_output(&mut self) {
         self.out.clear();
         self.out_sent = 0;

@@ -1,4 +1,4 @@
-//! The one place that waits: epoll, with typed names for what it waits on.
+//! The only place that waits: epoll, with a typed name for each source.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,7 +24,7 @@ pub(crate) enum Token {
     Children,
     /// A watched file changed.
     Watches,
-    /// A process, by the part of it that became ready.
+    /// A process, with the part that became ready.
     Process(ProcessId, Part),
 }
 
@@ -74,19 +74,19 @@ impl Poller {
         Ok(Self { epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)? })
     }
 
-    /// Tells once per change, for the channel: a virtio port without a peer is always "readable", so level
-    /// triggering would spin.
+    /// Reports each change once, for the channel: a virtio port without a peer is always "readable", so
+    /// level triggering would spin.
     pub(crate) fn watch_changes(&self, fd: impl AsFd, token: Token) -> io::Result<()> {
         let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET;
         Ok(self.epoll.add(fd, EpollEvent::new(flags, token.encode()))?)
     }
 
-    /// Tells while there is something to read.
+    /// Reports while there is something to read.
     pub(crate) fn watch_readable(&self, fd: impl AsFd, token: Token) -> io::Result<()> {
         Ok(self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token.encode()))?)
     }
 
-    /// Tells while there is room to write.
+    /// Reports while there is room to write.
     pub(crate) fn watch_writable(&self, fd: impl AsFd, token: Token) -> io::Result<()> {
         Ok(self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLOUT, token.encode()))?)
     }

@@ -30,7 +30,7 @@ pub(crate) fn off(shutdown: Shutdown, cgroup: Option<&UserCgroup>) {
     end();
 }
 
-/// Stops a machine that cannot go on, leaving its console readable. PID 1 must not return.
+/// Stops a machine that cannot continue, leaving its console readable. PID 1 must not return.
 pub(crate) fn halt() -> ! {
     nix::unistd::sync();
     end();

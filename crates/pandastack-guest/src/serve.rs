@@ -6,10 +6,10 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
 use crate::channel::Channel;
+use crate::environment::GuestEnvironment;
 use crate::poller::Poller;
 use crate::process::UserCgroup;
 use crate::server::Server;
-use crate::surroundings::Surroundings;
 
 /// Options of serve mode.
 #[derive(Debug, PartialEq, Eq)]
@@ -48,8 +48,8 @@ pub(crate) fn run(options: &ServeOptions) -> io::Result<()> {
     let listener = UnixListener::bind(&options.socket)?;
     listener.set_nonblocking(true)?;
     let channel = Channel::socket(listener.into(), &poller)?;
-    let surroundings = Surroundings { root: options.root.clone(), is_machine: false, cgroup };
-    let mut server = Server::new(poller, channel, surroundings)?;
+    let environment = GuestEnvironment { root: options.root.clone(), is_machine: false, cgroup };
+    let mut server = Server::new(poller, channel, environment)?;
     let _ = server.run()?;
     if let Some(cgroup) = options.cgroup.as_deref().map(UserCgroup::create).transpose()? {
         cgroup.kill()?;

@@ -47,7 +47,7 @@ pub(crate) fn mount_volume(wanted: &VolumeMount) -> Result<(), ErrorBody> {
     if wanted.read_only { Ok(()) } else { fill(&path, bytes) }
 }
 
-/// Lets the file system of a disk that is mounted fill its new size.
+/// Grows the mounted file system of a disk to its new size.
 pub(crate) fn grow(serial: &str, bytes: u64) -> Result<(), ErrorBody> {
     let disk = Disk::find(serial)?;
     let bytes = disk.wait_for(bytes)?;
@@ -81,7 +81,7 @@ impl Disk {
         sectors.unwrap_or(0).saturating_mul(SECTOR_BYTES)
     }
 
-    /// Waits until the disk has at least that size and answers its size.
+    /// Waits until the disk has at least that size and returns its size.
     fn wait_for(&self, bytes_min: u64) -> Result<u64, ErrorBody> {
         let deadline = Instant::now() + SIZE_WAIT_MAX;
         loop {
@@ -117,7 +117,7 @@ fn mounted_at(table: &str, device: &str) -> Option<PathBuf> {
     Some(plain.into_iter().fold(at.to_owned(), |path, (code, text)| path.replace(code, text)).into())
 }
 
-/// Makes the file system at `path` as large as a disk of `bytes`. One that fills it already stays as it is.
+/// Grows the file system at `path` to a disk of `bytes`. Does nothing if it already fills the disk.
 fn fill(path: &Path, bytes: u64) -> Result<(), ErrorBody> {
     let directory = File::open(path).map_err(|error| failed("open", path, error))?;
     let stat =
@@ -127,7 +127,7 @@ fn fill(path: &Path, bytes: u64) -> Result<(), ErrorBody> {
     // SAFETY: the descriptor is open and the argument is the 64-bit number that the call reads.
     match unsafe { ext4_resize(directory.as_raw_fd(), &blocks) } {
         Ok(_) => Ok(()),
-        // It has that size, or does not fill its last group for want of room for it: nothing to gain.
+        // It has that size, or does not fill its last group for lack of space: nothing to gain.
         Err(Errno::EINVAL | Errno::ENOSPC) => Ok(()),
         Err(errno) => Err(failed("grow the file system at", path, errno.into())),
     }

@@ -48,12 +48,12 @@ impl<T: Send + 'static> Workers<T> {
         Ok(workers)
     }
 
-    /// Becomes readable when a job is done.
+    /// TemporaryKind readable when a job is done.
     pub(crate) fn wake_fd(&self) -> BorrowedFd<'_> {
         self.shared.wake.as_fd()
     }
 
-    /// Hands a job over. Streams have at most one job each, so the queue is bounded by the calls that are open.
+    /// Queues a job. Streams have at most one job each, so the queue is bounded by the calls that are open.
     pub(crate) fn submit(&self, job: impl FnOnce() -> T + Send + 'static) {
         let mut state = self.shared.lock();
         state.jobs.push_back(Box::new(job));

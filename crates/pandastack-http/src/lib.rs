@@ -30,12 +30,13 @@ static SYSTEM_ROOTS: LazyLock<Arc<RootCertStore>> = LazyLock::new(|| {
     Arc::new(roots)
 });
 
-/// Begins a client that may call any server.
+/// Builder of a client that can call any server.
 pub fn builder() -> ClientBuilder {
     with_roots(Arc::clone(&SYSTEM_ROOTS))
 }
 
-/// Begins a client of one server, which is at `address`. Unless that begins with `https:` no certificates are read.
+/// Builder of a client for the server at `address`. Unless that starts with `https:` no certificates are
+/// read.
 pub fn builder_for(address: &str) -> ClientBuilder {
     if is_https(address) { builder() } else { with_roots(Arc::new(RootCertStore::empty())) }
 }

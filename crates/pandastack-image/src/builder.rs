@@ -86,7 +86,7 @@ impl ImageBuilder {
         ImageBuilder { locking, ..self }
     }
 
-    /// Lets recipes start from `parents` as well as from the catalog's templates.
+    /// Allows recipes to start from `parents` in addition to the catalog's templates.
     #[must_use]
     pub fn parents(self, parents: Vec<Recipe>) -> ImageBuilder {
         ImageBuilder { parents, ..self }

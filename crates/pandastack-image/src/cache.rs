@@ -46,7 +46,8 @@ impl Cache {
         self.dir.join("kernels").join(key)
     }
 
-    /// Takes the exclusive right to make `key`, waiting for another holder; `on_wait` is called before waiting.
+    /// Takes the exclusive lock for creating `key`, waiting for another holder; `on_wait` is called before
+    /// waiting.
     pub(crate) fn lock(&self, key: &str, on_wait: impl FnOnce()) -> Result<CacheLock, ImageError> {
         let dir = self.dir.join("locks");
         std::fs::create_dir_all(&dir).map_err(ImageError::io("create", &dir))?;

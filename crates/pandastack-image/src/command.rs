@@ -33,8 +33,9 @@ impl Program {
         Program { name: name.to_owned(), purpose: purpose.into(), command }
     }
 
-    /// Like [`Program::new`], but everything it starts dies with the calling thread, even by `kill -9`: a build that is
-    /// gone must not go on installing. `unshare` options beyond the process namespace go in `namespaces`.
+    /// Like [`Program::new`], but everything it starts dies with the calling thread, even by `kill -9`: a
+    /// build that is gone must not continue installing. `unshare` options beyond the process namespace go
+    /// in `namespaces`.
     pub(crate) fn confined(name: &str, purpose: impl Into<String>, namespaces: &[&str]) -> Program {
         let program = Program::new("setpriv", purpose)
             .args(["--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child"])
@@ -63,7 +64,7 @@ impl Program {
         self
     }
 
-    /// Runs it to the end and drops what it printed.
+    /// Runs it to the end and discards its output.
     pub(crate) fn run(self) -> Result<(), ImageError> {
         self.read().map(drop)
     }
@@ -92,7 +93,7 @@ impl Program {
     }
 }
 
-/// The end of what was written to `file`, or nothing if that is blank.
+/// The end of the output in `file`; empty if it is blank.
 fn tail(file: &mut File) -> Option<String> {
     let length = file.metadata().ok()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(MESSAGE_BYTES_MAX))).ok()?;

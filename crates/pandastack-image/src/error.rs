@@ -53,7 +53,7 @@ pub enum ImageError {
         purpose: String,
         /// Result.
         status: ExitStatus,
-        /// The end of what it printed.
+        /// The end of its output.
         said: String,
     },
     /// Building needs rights this process lacks.

@@ -5,7 +5,7 @@ use std::path::Path;
 /// A program of the host and the Debian package that has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostProgram {
-    /// As it is called.
+    /// Name of the program.
     pub program: &'static str,
     /// Package for `apt-get install`.
     pub package: &'static str,

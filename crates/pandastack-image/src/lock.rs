@@ -19,7 +19,7 @@ use crate::error::ImageError;
 pub struct Pin {
     /// As its registry writes it.
     pub version: String,
-    /// Of the package file, in hexadecimal.
+    /// SHA-256 of the package file, in hexadecimal.
     pub sha256: String,
 }
 
@@ -49,7 +49,7 @@ pub struct KernelLock {
     pub package: String,
     /// Debian's version.
     pub version: String,
-    /// Of the package file, in hexadecimal.
+    /// SHA-256 of the package file, in hexadecimal.
     pub sha256: String,
 }
 

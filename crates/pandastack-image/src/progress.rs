@@ -53,7 +53,7 @@ pub struct Progress<'a> {
     pub subject: &'a str,
     /// The step that begins now; the one before it has ended.
     pub phase: Phase,
-    /// More about it, for people. May be empty.
+    /// Human-readable detail. May be empty.
     pub detail: &'a str,
 }
 

@@ -29,7 +29,7 @@ pub struct Recipe {
     /// Other names for the same template.
     #[serde(default)]
     pub aliases: Vec<String>,
-    /// One sentence for people.
+    /// Human-readable sentence.
     pub description: String,
     /// Groups templates in listings.
     pub category: String,
@@ -40,7 +40,7 @@ pub struct Recipe {
     pub cpu: u32,
     /// Memory.
     pub memory_mib: u64,
-    /// Size of the root disk. It is sparse: only what is used takes room.
+    /// Size of the root disk. The image is sparse: only used blocks take space.
     pub disk_gib: u64,
     /// Base of the build.
     pub from: Source,
@@ -72,7 +72,7 @@ pub struct Recipe {
     /// template.
     #[serde(default)]
     pub warm: Vec<String>,
-    /// A durable disk that every machine of the template comes with, as the bake left it.
+    /// A durable disk that every machine of the template gets, as the bake left it.
     #[serde(default)]
     pub volume: Option<VolumeEntry>,
     /// The exact packages.

@@ -12,7 +12,7 @@ use crate::lock::{Lock, Pins};
 use crate::progress::{Phase, Progress, ProgressFn};
 use crate::recipe::{Recipe, Source};
 
-/// Writes `lock.toml` (and `npm-lock.json`) anew in `template_dir`, a directory with a `template.toml`.
+/// Rewrites `lock.toml` (and `npm-lock.json`) in `template_dir`, a directory with a `template.toml`.
 ///
 /// Debian's part is found by really installing, so this takes about a minute for a root template.
 pub fn relock_template(

@@ -6,9 +6,9 @@ use std::path::Path;
 use crate::command::Program;
 use crate::error::ImageError;
 
-/// Makes the new file `image` of `bytes`: a sparse, empty ext4 file system. Structures that a guest
-/// would otherwise initialize in the background are marked as done, because the file reads as zeros
-/// anyway; so it stays sparse.
+/// Creates the file `image` of `bytes`: a sparse, empty ext4 file system. Structures that a guest would
+/// otherwise initialize in the background are marked as done, because the file reads as zeros anyway; so it
+/// stays sparse.
 pub fn format_volume(image: &Path, bytes: u64) -> Result<(), ImageError> {
     let file = OpenOptions::new().write(true).create_new(true).open(image);
     let sized = file.and_then(|file| file.set_len(bytes));

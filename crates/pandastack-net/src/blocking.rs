@@ -2,7 +2,7 @@
 
 use crate::error::{NetError, Result};
 
-/// Runs `work` on a thread that may block. A panic in `work` goes on in the caller.
+/// Runs `work` on a thread that may block. A panic in `work` is propagated to the caller.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {

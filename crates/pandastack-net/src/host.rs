@@ -43,7 +43,7 @@ pub(crate) fn prepare(plan: &Plan) -> Result<(Claim, Sockets)> {
     Ok((Claim { _socket: socket }, sockets))
 }
 
-/// Takes away what [`prepare`] made, apart from forwarding and room. There must be no slot left.
+/// Removes what [`prepare`] created, apart from forwarding and table sizes. There must be no slot left.
 pub(crate) fn restore(plan: &Plan) -> Result<()> {
     let removed =
         Netlink::open(Subsystem::Netfilter).and_then(|socket| ruleset::host_removal(plan).commit(&socket));

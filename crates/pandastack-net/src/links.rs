@@ -170,13 +170,13 @@ impl LinkEvents {
         Ok(())
     }
 
-    /// Waits until none of these links exists; gives back those that still do at the deadline.
+    /// Waits until none of these links exists; returns those that still do at the deadline.
     pub(crate) fn wait_until_gone(&self, mut names: Vec<String>, patience: Duration) -> Vec<String> {
         let deadline = Instant::now() + patience;
         loop {
             names.retain(|name| index_of(name).is_ok());
             let left = deadline.saturating_duration_since(Instant::now());
-            // An error is as good as the deadline: the caller removes what is left.
+            // An error counts as the deadline: the caller removes what is left.
             if names.is_empty() || left.is_zero() || self.next(left, "slots").is_err() {
                 return names;
             }

@@ -44,7 +44,7 @@ pub(crate) struct State {
     pub(crate) in_use: BTreeSet<SlotIndex>,
     pub(crate) found: BTreeSet<SlotIndex>,
     pub(crate) doomed: VecDeque<SlotIndex>,
-    /// Taken off `doomed` by the maker, and not gone yet.
+    /// Slots that the maker is destroying.
     pub(crate) destroying: usize,
     /// Start of the next search for a free index: all others come first before one is used again.
     pub(crate) cursor: usize,

@@ -62,7 +62,8 @@ impl AsFd for NetNs {
     }
 }
 
-/// Makes a namespace and runs `work` inside. It vanishes with the last descriptor, unless `work` keeps it.
+/// Creates a namespace and runs `work` inside. It vanishes with the last descriptor, unless `work` keeps
+/// it.
 pub(crate) fn in_new<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     on_own_thread(|| {
         unshare(CloneFlags::CLONE_NEWNET)
@@ -82,7 +83,7 @@ pub(crate) fn is_kept(path: &Path) -> bool {
     statfs(path).is_ok_and(|stat| stat.f_type == libc::NSFS_MAGIC)
 }
 
-/// Lets go of the namespace at `path`. Harmless when there is none.
+/// Unmounts the namespace at `path`. Harmless when there is none.
 pub(crate) fn remove(path: &Path) -> Result<()> {
     while is_kept(path) {
         unmount(path, UnmountFlags::DETACH)

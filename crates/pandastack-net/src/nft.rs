@@ -85,7 +85,7 @@ pub(crate) struct Element<'a> {
     pub(crate) address: Ipv4Addr,
     pub(crate) class: u32,
     pub(crate) lifetime: Duration,
-    /// Note stored with the element, for listings of the set. One that is too long is not kept.
+    /// Note stored with the element, for listings of the set; left out if it is too long.
     pub(crate) note: &'a str,
 }
 
@@ -118,7 +118,8 @@ impl Batch {
         self.message(NFT_MSG_DELTABLE, 0, "deleting nftables table", |a| a.text(1, &table));
     }
 
-    /// Makes the table. For a namespace that is known to have none: removing one, even none, costs a grace period.
+    /// Creates the table. For a namespace that is known to have none: removing one, even none, costs a
+    /// grace period.
     pub(crate) fn add_table(&mut self) {
         let table = self.table.clone();
         self.message(NFT_MSG_NEWTABLE, NLM_F_CREATE, "adding nftables table", |a| a.text(1, &table));
@@ -148,7 +149,7 @@ impl Batch {
         });
     }
 
-    /// Makes a chain that hangs nowhere: rules jump to it.
+    /// Creates a chain that hangs nowhere: rules jump to it.
     pub(crate) fn add_plain_chain(&mut self, name: &str) {
         let table = self.table.clone();
         self.message(NFT_MSG_NEWCHAIN, NLM_F_CREATE, &format!("adding nftables chain {name}"), |a| {
@@ -242,8 +243,8 @@ impl Batch {
         self.elements(NFT_MSG_NEWSETELEM, set, |a| a.nest(1, |a| a.data(1, &[0; 8])));
     }
 
-    /// Adds addresses, each once, or begins their while anew. The kernel keeps the end of an
-    /// existing element, so elements are added, removed, and added again.
+    /// Adds addresses, each once, or restarts their lifetime. The kernel keeps the end of an existing
+    /// element, so elements are added, removed, and added again.
     pub(crate) fn renew_elements(&mut self, set: SetName, elements: &[Element<'_>]) {
         for elements in elements.chunks(NOTED_PER_MESSAGE) {
             self.elements(NFT_MSG_NEWSETELEM, set, |a| {

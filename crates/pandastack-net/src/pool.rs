@@ -151,7 +151,7 @@ impl SlotPool {
         Ok(Slot { index, tap, address: shared.plan.slot_side(index) })
     }
 
-    /// Gives a slot back; it is destroyed in the background. `false` when it was not in use, which is
+    /// Releases a slot; it is destroyed in the background. `false` when it was not in use, which is
     /// harmless.
     pub fn release(&self, index: SlotIndex) -> bool {
         let mut state = self.shared.lock();
@@ -167,7 +167,7 @@ impl SlotPool {
     /// After an agent restart: leases what running machines still use, with their policies, and dooms
     /// everything else that was found. Call it once with every slot in use, also when there is none.
     ///
-    /// A slot that cannot be given its policy passes nothing from then on: its machine goes on without a
+    /// A slot that cannot be given its policy passes nothing from then on: its machine continues without a
     /// network.
     pub async fn adopt(&self, in_use: &[(SlotIndex, NetworkPolicy)]) -> Result<AdoptionResult> {
         let claimed: BTreeSet<SlotIndex> = in_use.iter().map(|(index, _)| *index).collect();
@@ -194,7 +194,7 @@ impl SlotPool {
         Ok(adopted)
     }
 
-    /// Gives an adopted slot its policy, which its predecessor may have written down and not applied. A slot
+    /// Sets the policy of an adopted slot, which its predecessor may have recorded but not applied. A slot
     /// of another version may not take it: its machine is not lost for that, but nothing passes any more.
     /// `false` when not even that is certain.
     async fn put_in_force(&self, index: SlotIndex, policy: &NetworkPolicy) -> bool {

@@ -46,7 +46,7 @@ use crate::listening_ports::{ListeningPorts, SERVICES};
 use crate::nft::{Batch, CT_ESTABLISHED_OR_RELATED, CT_NEW, Hook, Policy, Rule, SetName};
 use policy::{CLOSED, EGRESS, INSPECT, NAMED, NAMED_ADDRESSES_MAX, OPEN, fill_policy};
 pub(crate) use policy::{
-    ListedNames, ResolvedName, element, first_policy, known, learned, resolved, slot_policy,
+    ListedNames, ResolvedName, element, first_policy, learned, renew_addresses, resolved, slot_policy,
 };
 pub(crate) use slot_table::{DENIED_GROUP, PROXY_PORT};
 use slot_table::{DENY, SLOT_TABLE};

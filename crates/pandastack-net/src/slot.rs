@@ -41,7 +41,7 @@ pub(crate) struct ReadySlot {
     pub(crate) log: PacketLog,
 }
 
-/// Makes a slot with the default policy. The calling thread must be in the host's namespace, `host`. On
+/// Creates a slot with the default policy. The calling thread must be in the host's namespace, `host`. On
 /// failure nothing is left.
 pub(crate) fn make(plan: &Plan, host: &NetNs, index: SlotIndex) -> Result<ReadySlot> {
     let made = namespace::in_new(|| build_inside(plan, host, index)).and_then(|inside| {
@@ -121,7 +121,7 @@ pub(crate) fn resolved(plan: &Plan, index: SlotIndex) -> Result<ruleset::ListedN
     ruleset::resolved(&socket)
 }
 
-/// Takes the network away from an existing slot, whatever its rules are. The calling thread must be in the
+/// Disconnects an existing slot from the network, whatever its rules are. The calling thread must be in the
 /// host's namespace.
 pub(crate) fn close(plan: &Plan, index: SlotIndex) -> Result<()> {
     let name = plan.link_name(index);

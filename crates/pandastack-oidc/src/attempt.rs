@@ -16,7 +16,7 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// Begins an attempt.
+    /// Starts an attempt.
     pub fn new() -> Result<Self> {
         let mut random = [0_u8; SECRET_BYTES];
         getrandom::fill(&mut random).map_err(|error| LoginError::Unavailable(error.to_string()))?;
@@ -49,7 +49,7 @@ impl Attempt {
         self.derive("code verifier")
     }
 
-    /// What the provider gets to know of the verifier: its SHA-256.
+    /// The PKCE challenge: the SHA-256 of the verifier.
     pub(crate) fn challenge(&self) -> String {
         BASE64URL_NOPAD.encode(&Sha256::digest(self.verifier().as_bytes()))
     }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::signature::{Algorithm, Jwk};
 
-/// What a token says.
+/// Claims of a token.
 pub(crate) type Claims = Map<String, Value>;
 
 /// How far the provider's clock may differ from ours.
@@ -24,7 +24,7 @@ pub(crate) enum IdTokenError {
     Invalid(String),
 }
 
-/// What an ID token must be for.
+/// The expected audience of an ID token.
 pub(crate) struct Expected<'a> {
     pub(crate) issuer: &'a str,
     pub(crate) client_id: &'a str,
@@ -48,10 +48,11 @@ pub(crate) fn verify(token: &str, keys: &[Jwk], expected: &Expected<'_>) -> Resu
     let (header, payload) = message.split_once('.').ok_or_else(broken)?;
     let signature = BASE64URL_NOPAD.decode(signature.as_bytes()).map_err(|_| broken())?;
     let header: Header = part(header).ok_or_else(broken)?;
-    let unknown = || invalid(&format!("is signed with {:?}, which is not accepted", header.alg));
+    let unknown =
+        || invalid(&format!("is signed with the algorithm {:?}, which is not accepted", header.alg));
     let algorithm = Algorithm::named(&header.alg).ok_or_else(unknown)?;
     if header.crit.is_some() {
-        return Err(invalid("has an extension that is not known"));
+        return Err(invalid("has an unknown critical extension"));
     }
     let mut fitting =
         keys.iter().filter(|key| key.fits(&header.alg, algorithm, header.kid.as_deref())).peekable();
@@ -75,14 +76,14 @@ pub(crate) fn check(claims: &Claims, expected: &Expected<'_>) -> Result<(), &'st
     let time =
         |name: &str| claims.get(name).map(|value| value.as_f64().ok_or("has a time that is not a number"));
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |passed| passed.as_secs_f64());
-    if time("exp").ok_or("has no end")?? + LEEWAY_SECONDS < now {
+    if time("exp").ok_or("has no expiry")?? + LEEWAY_SECONDS < now {
         return Err("has expired");
     }
     if time("nbf").transpose()?.is_some_and(|begin| begin > now + LEEWAY_SECONDS) {
         return Err("is not valid yet");
     }
     if text("iss") != Some(expected.issuer) {
-        return Err("is of another issuer");
+        return Err("is from a different issuer");
     }
     let (to_us, several) = match claims.get("aud") {
         Some(Value::String(one)) => (one == expected.client_id, false),
@@ -90,18 +91,18 @@ pub(crate) fn check(claims: &Claims, expected: &Expected<'_>) -> Result<(), &'st
         _ => (false, false),
     };
     if !to_us {
-        return Err("is for another client");
+        return Err("is for a different client");
     }
     match text("azp") {
-        Some(party) if party != expected.client_id => return Err("was issued to another client (azp)"),
-        None if several => return Err("has several audiences and names no authorized party (azp)"),
+        Some(party) if party != expected.client_id => return Err("was issued to a different client (`azp`)"),
+        None if several => return Err("has several audiences and no authorized party (`azp`)"),
         _ => {}
     }
     if expected.nonce.is_some() && text("nonce") != expected.nonce {
-        return Err("is of another sign-in (wrong nonce)");
+        return Err("is for a different sign-in (`nonce` does not match)");
     }
     match text("sub") {
-        None | Some("") => Err("names nobody"),
+        None | Some("") => Err("has no subject"),
         Some(_) => Ok(()),
     }
 }

@@ -31,7 +31,7 @@ pub use metadata::check_url;
 pub use person::Person;
 pub use provider::{DeviceCode, DevicePoll, OidcConfig, Provider};
 
-/// Why nobody was signed in.
+/// Why a sign-in failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LoginError {
     /// The provider cannot be reached, or its responses cannot be used.

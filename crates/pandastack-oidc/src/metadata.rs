@@ -1,4 +1,4 @@
-//! What a provider says of itself: its endpoints and its keys (OpenID Connect Discovery 1.0).
+//! Metadata of a provider: its endpoints and keys (OpenID Connect Discovery 1.0).
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -90,7 +90,7 @@ async fn read(http: &Client, issuer: &str) -> Result<Metadata> {
     let address = format!("{}/.well-known/openid-configuration", issuer.trim_end_matches('/'));
     let endpoints: Endpoints = json(http.get(address)).await?;
     if endpoints.issuer != issuer {
-        let why = format!("it calls itself `{}`, but `{issuer}` is configured as issuer", endpoints.issuer);
+        let why = format!("its issuer is `{}`, but `{issuer}` is configured as issuer", endpoints.issuer);
         return Err(LoginError::Unavailable(why));
     }
     let set: KeySet = json(http.get(endpoints.jwks_uri.0.clone())).await?;

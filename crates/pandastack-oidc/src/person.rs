@@ -1,4 +1,4 @@
-//! Who signed in.
+//! The person who signed in.
 
 use serde_json::Value;
 
@@ -40,7 +40,8 @@ impl Person {
         })
     }
 
-    /// What the person is called in the audit log. Not the name: people may choose it, and choose another's.
+    /// Label of the person in the audit log. Not the display name: users can choose it, and could choose
+    /// someone else's.
     pub fn label(&self) -> &str {
         self.email.as_deref().unwrap_or(&self.subject)
     }

@@ -99,7 +99,7 @@ pub struct Provider {
 }
 
 impl Provider {
-    /// Makes a client of the provider; nothing is called yet.
+    /// Creates a client of the provider; nothing is called yet.
     pub fn new(config: OidcConfig) -> Result<Self> {
         // A redirect could lead the client's secret elsewhere.
         let builder =
@@ -147,11 +147,11 @@ impl Provider {
         self.person(&metadata, response, Some(&attempt.nonce())).await
     }
 
-    /// Begins a sign-in on a device without a browser.
+    /// Starts a sign-in on a device without a browser.
     pub async fn start_device(&self) -> Result<DeviceCode> {
         let metadata = self.metadata().await?;
         let endpoint = metadata.endpoints.device_authorization_endpoint.clone().ok_or_else(|| {
-            let why = "it has no device flow; use an API key: pandastack token create";
+            let why = "it does not support the device flow; create an API key with `pandastack token create`";
             LoginError::Unavailable(why.to_owned())
         })?;
         let scope = self.scope();
@@ -164,7 +164,7 @@ impl Provider {
         }
     }
 
-    /// Asks whether the person has confirmed.
+    /// Polls whether the user has confirmed.
     pub async fn poll_device(&self, device_code: &str) -> Result<DevicePoll> {
         let metadata = self.metadata().await?;
         let form = [("grant_type", DEVICE_GRANT), ("device_code", device_code)];
@@ -222,7 +222,7 @@ impl Provider {
             .body(body.finish())
     }
 
-    /// Who a token response is about.
+    /// The person that a token response identifies.
     async fn person(
         &self,
         metadata: &Metadata,
@@ -252,7 +252,7 @@ impl Provider {
         {
             self.add_userinfo(&mut claims, &url.0, access).await?;
         }
-        let unusable = || LoginError::Refused("the provider's name for this person is too long".to_owned());
+        let unusable = || LoginError::Refused("the provider's user ID is too long".to_owned());
         Person::from_claims(issuer, &claims, &self.config.groups_claim).ok_or_else(unusable)
     }
 
@@ -261,7 +261,7 @@ impl Provider {
     async fn add_userinfo(&self, claims: &mut Claims, url: &Url, access: &str) -> Result<()> {
         let more: Claims = json(self.http.get(url.clone()).bearer_auth(access)).await?;
         if more.get("sub") != claims.get("sub") {
-            return Err(LoginError::Refused("the user information is about somebody else".to_owned()));
+            return Err(LoginError::Refused("the user information is for a different user".to_owned()));
         }
         // An address and whether it is verified belong together.
         if more.contains_key("email") && !claims.contains_key("email") {
@@ -274,7 +274,7 @@ impl Provider {
     }
 }
 
-/// What an error of the provider means.
+/// Converts an error code of the provider.
 fn refusal(error: &str, description: Option<&str>) -> LoginError {
     let shown: String = description.unwrap_or(error).chars().take(DESCRIPTION_CHARS_MAX).collect();
     match error {
@@ -282,9 +282,9 @@ fn refusal(error: &str, description: Option<&str>) -> LoginError {
             LoginError::Refused("the code is invalid, has expired or was used before".to_owned())
         }
         "expired_token" => LoginError::Refused("the code has expired".to_owned()),
-        "access_denied" => LoginError::Refused("it was declined at the provider".to_owned()),
+        "access_denied" => LoginError::Refused("it was denied at the provider".to_owned()),
         "invalid_client" | "unauthorized_client" => {
-            LoginError::Unavailable(format!("it refuses this client ({shown}); check its ID and secret"))
+            LoginError::Unavailable(format!("it rejected this client ({shown}); check its ID and secret"))
         }
         _ => LoginError::Refused(format!("the provider responded `{shown}`")),
     }

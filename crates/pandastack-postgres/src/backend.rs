@@ -21,7 +21,7 @@ pub trait InUse: Send + Sync {
 pub struct Backend {
     /// Bytes.
     pub stream: Box<dyn ByteStream>,
-    /// Told when work begins and ends.
+    /// Notified when work begins and ends.
     pub in_use: Box<dyn InUse>,
     /// Cancelled when the machine is about to stop: sessions without work in progress should end.
     pub closing: CancellationToken,
@@ -41,7 +41,7 @@ impl Backend {
     }
 }
 
-/// Why there is no way to a server.
+/// Why no connection to a server is possible.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
     /// No such database.
@@ -58,7 +58,7 @@ pub enum ConnectError {
     Unavailable(String),
 }
 
-/// Knows the databases and how to reach them.
+/// Finds databases and connects to them.
 #[async_trait]
 pub trait Databases: Send + Sync + 'static {
     /// Connects to a database. A sleeping one is woken, and waited for.

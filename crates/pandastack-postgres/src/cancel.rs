@@ -83,7 +83,7 @@ pub(crate) async fn send(target: &Target, databases: &dyn Databases) {
     let asked = async {
         backend.stream.write_all(&encode_cancel(target.process, target.secret)).await?;
         backend.stream.flush().await?;
-        // The server closes when it has done it: only then may the client go on.
+        // The server closes when it has done it: only then may the client continue.
         backend.stream.read(&mut [0]).await
     };
     let asked = tokio::select! {

@@ -47,7 +47,7 @@ pub struct Endpoint {
     pub listener: Listener,
 }
 
-/// Why no database is meant.
+/// Why an endpoint names no database.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoEndpoint {
     #[error("the client did not name a database")]

@@ -17,7 +17,7 @@ const ERROR: u8 = b'E';
 /// transaction, a full disk, a cancelled query.
 const EXPLAINED: [&str; 3] = ["25006", "53100", "57014"];
 
-/// A part of what a server said.
+/// A part of a server's stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Piece<'a> {
     /// Passes as it is.
@@ -65,7 +65,7 @@ impl Errors {
         pieces
     }
 
-    /// Goes on by a part of a head or of a body, and answers its length.
+    /// Continues with a part of a head or of a body, and returns its length.
     fn advance(&mut self, rest: &[u8]) -> usize {
         if self.head_bytes == HEAD_BYTES {
             let taken = self.body_left.min(rest.len());
@@ -101,8 +101,8 @@ impl Errors {
     }
 }
 
-/// Explanation of an error for the client, if the platform knows more than the server says.
-pub(crate) async fn word(databases: &dyn Databases, endpoint: &Endpoint, code: &str) -> Option<String> {
+/// Returns an explanation of an error for the client, if the platform knows more than the server reports.
+pub(crate) async fn explain(databases: &dyn Databases, endpoint: &Endpoint, code: &str) -> Option<String> {
     if !EXPLAINED.contains(&code) {
         return None;
     }

@@ -12,7 +12,7 @@
 //! | `wire` | where messages begin and end; errors in protocol form |
 //! | `server` | listening, TLS, limits of connections |
 //! | `inside` | sessions of machines of the platform, without TLS |
-//! | `again` | sessions whose server takes none for the moment |
+//! | `startup_retry` | sessions whose server takes none for the moment |
 //! | `relay` | bytes of a session, and whether a query is in progress |
 //! | `errors` | a word from the platform in errors of servers |
 //! | `cancel` | tokens that stand for a backend's own |
@@ -27,7 +27,6 @@
 
 #![forbid(unsafe_code)]
 
-mod again;
 mod backend;
 mod cancel;
 mod endpoint;
@@ -44,6 +43,7 @@ mod query;
 mod relay;
 mod server;
 mod startup;
+mod startup_retry;
 #[cfg(test)]
 mod tests;
 mod value;

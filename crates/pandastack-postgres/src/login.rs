@@ -13,12 +13,12 @@ use postgres_protocol::message::backend::{AuthenticationSaslBody, Message};
 use postgres_protocol::message::frontend;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::again::{RetryDeadline, is_not_yet};
 use crate::backend::{Backend, ConnectError, Databases};
 use crate::endpoint::Endpoint;
 use crate::limits::{GREETING_BYTES_MAX, LOGIN_MESSAGE_BYTES_MAX, LOGIN_WAIT};
 use crate::query::SqlError;
 use crate::startup::Startup;
+use crate::startup_retry::{RetryDeadline, is_not_yet};
 use crate::wire::{Fatal, take};
 
 /// Tests do not wait that long.
@@ -43,7 +43,7 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-/// Why there is no session.
+/// Why a session could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum LoginError {
     /// No way to the server.
@@ -242,9 +242,9 @@ impl Session {
         self.key
     }
 
-    /// Says goodbye.
+    /// Closes the session.
     pub async fn close(mut self) {
-        // A server that ended needs no goodbye, and a paused one cannot take it.
+        // A server that ended needs no Terminate message, and a paused one cannot receive it.
         if self.backend.cut.is_cancelled() {
             return;
         }

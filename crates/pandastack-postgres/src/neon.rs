@@ -93,20 +93,23 @@ async fn answer(databases: &dyn Databases, headers: &HeaderMap, body: Body) -> R
     let bytes = match read.await {
         Ok(Ok(collected)) => collected.to_bytes(),
         Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(Refusal::TooLong),
-        Ok(Err(_)) => return Err(bad("the request body is incomplete; send it again")),
+        Ok(Err(_)) => return Err(bad_request("the request body is incomplete; send it again")),
         Err(_) => {
             let seconds = QUERY_BODY_WAIT.as_secs();
-            return Err(bad(format!("the request body did not arrive within {seconds} s; send it again")));
+            return Err(bad_request(format!(
+                "the request body did not arrive within {seconds} s; send it again"
+            )));
         }
     };
-    let call: Call = serde_json::from_slice(&bytes)
-        .map_err(|error| bad(format!("the body must be {{query, params}} or {{queries}}: {error}")))?;
+    let call: Call = serde_json::from_slice(&bytes).map_err(|error| {
+        bad_request(format!("the body must be {{query, params}} or {{queries}}: {error}"))
+    })?;
     let (queries, transaction) = match call {
         Call::Single(query) => (vec![query], None),
         Call::Batch { queries } => (queries, Some(transaction(headers)?)),
     };
     if queries.len() > BATCH_STATEMENTS_MAX {
-        return Err(bad(format!("a transaction can have at most {BATCH_STATEMENTS_MAX} statements")));
+        return Err(bad_request(format!("a transaction can have at most {BATCH_STATEMENTS_MAX} statements")));
     }
     let modes: Vec<_> = queries.iter().map(|query| query.array_mode).collect();
     let statement = |query: Query| Statement {
@@ -123,7 +126,7 @@ async fn answer(databases: &dyn Databases, headers: &HeaderMap, body: Body) -> R
     let mut shown = shown.map(|(outcome, mode)| show(outcome, raw, mode.unwrap_or(arrays)));
     match transaction {
         Some(_) => Ok(json!({ "results": shown.collect::<Vec<_>>() })),
-        None => shown.next().ok_or_else(|| bad("the statement is empty; give one")),
+        None => shown.next().ok_or_else(|| bad_request("the statement is empty; give one")),
     }
 }
 
@@ -139,7 +142,7 @@ fn transaction(headers: &HeaderMap) -> Result<Transaction, Refusal> {
         Some(b"RepeatableRead") => Some("REPEATABLE READ"),
         Some(b"Serializable") => Some("SERIALIZABLE"),
         Some(_) => {
-            return Err(bad(
+            return Err(bad_request(
                 "Neon-Batch-Isolation-Level must be ReadUncommitted, ReadCommitted, RepeatableRead or \
                  Serializable",
             ));
@@ -153,10 +156,10 @@ fn transaction(headers: &HeaderMap) -> Result<Transaction, Refusal> {
 /// The database and the login that the header means.
 fn connection(headers: &HeaderMap, domain: Option<&str>) -> Result<(Endpoint, Credentials), Refusal> {
     let text = headers.get(CONNECTION).and_then(|value| value.to_str().ok());
-    let text = text.ok_or_else(|| bad("the header Neon-Connection-String is missing"))?;
+    let text = text.ok_or_else(|| bad_request("the header Neon-Connection-String is missing"))?;
     let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
     parse_connection(text, host, domain).ok_or_else(|| {
-        bad(format!(
+        bad_request(format!(
             "Neon-Connection-String must be postgresql://user:password@<database id>.{}/database; \
              if the host is an address, add ?options=endpoint%3D<database id>",
             domain.unwrap_or("pg.<domain>")
@@ -233,7 +236,7 @@ enum Refusal {
     Unavailable(String),
 }
 
-fn bad(message: impl Into<String>) -> Refusal {
+fn bad_request(message: impl Into<String>) -> Refusal {
     Refusal::Sql(SqlError::new("08P01", message))
 }
 

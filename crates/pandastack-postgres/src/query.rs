@@ -202,7 +202,7 @@ impl Session {
             Ok(Err(RunError::Session(LoginError::Broken(_)))) if cut.is_cancelled() => return Err(asleep()),
             Ok(Err(error @ RunError::TooLarge)) => error,
             Ok(Err(RunError::Session(LoginError::Sql(mut error)))) => {
-                if let Some(hint) = errors::word(databases, endpoint, &error.code).await {
+                if let Some(hint) = errors::explain(databases, endpoint, &error.code).await {
                     error.fields.insert('H', hint);
                 }
                 return Err(LoginError::Sql(error).into());

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use crate::backend::{Backend, Databases, InUse};
 use crate::cancel::{CancelEntry, CancelTable};
 use crate::endpoint::Endpoint;
-use crate::errors::{Errors, Piece, code_of, with_hint, word};
+use crate::errors::{Errors, Piece, code_of, explain, with_hint};
 use crate::limits::RELAY_BUFFER_BYTES;
 use crate::wire::{Fatal, Frames, IDLE, MessageHead, message, read_message};
 
@@ -30,22 +30,22 @@ struct Work {
 
 struct Shared {
     work: Mutex<Work>,
-    /// Told when a session has nothing in progress any more.
-    rested: Notify,
+    /// Notified when a session has nothing in progress any more.
+    idle: Notify,
 }
 
 impl Shared {
     fn new(mut in_use: Box<dyn InUse>) -> Self {
         in_use.set_busy(true);
         let work = Work { in_use, unanswered: 1, in_transaction: false, copying_in: false, busy: true };
-        Self { work: Mutex::new(work), rested: Notify::new() }
+        Self { work: Mutex::new(work), idle: Notify::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Work> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn client_said(&self, seen: MessageHead) {
+    fn on_client_message(&self, seen: MessageHead) {
         let mut work = self.lock();
         match seen.kind {
             b'Q' | b'F' => work.unanswered += 1,
@@ -56,7 +56,7 @@ impl Shared {
         work.settle();
     }
 
-    fn server_said(&self, seen: MessageHead) {
+    fn on_server_message(&self, seen: MessageHead) {
         let mut work = self.lock();
         match seen.kind {
             b'Z' => {
@@ -69,13 +69,13 @@ impl Shared {
             _ => {}
         }
         if !work.settle() {
-            self.rested.notify_one();
+            self.idle.notify_one();
         }
     }
 
-    async fn rest(&self) {
+    async fn wait_idle(&self) {
         while self.lock().busy {
-            self.rested.notified().await;
+            self.idle.notified().await;
         }
     }
 }
@@ -103,7 +103,7 @@ pub(crate) struct SessionOwner<'a> {
 pub(crate) struct Login<'a> {
     /// The server's first message: its kind and body.
     pub(crate) first: (u8, Vec<u8>),
-    /// Gives out tokens.
+    /// Issues tokens.
     pub(crate) cancel: &'a Arc<CancelTable>,
 }
 
@@ -139,21 +139,22 @@ async fn exchange(
     let shared = Shared::new(in_use);
     let (mut client_reader, mut client_writer) = tokio::io::split(client);
     let (mut server_reader, mut server_writer) = tokio::io::split(stream);
-    let up = pump(&mut client_reader, &mut server_writer, early, |seen| shared.client_said(seen));
+    let up = pump(&mut client_reader, &mut server_writer, early, |seen| shared.on_client_message(seen));
     let down = async {
         let _entry = match login {
             Some(login) => {
                 let issue = |process, secret| login.cancel.issue(owner.endpoint, process, secret, &closing);
-                greet(&mut server_reader, &mut client_writer, login.first, issue).await?
+                send_startup_reply(&mut server_reader, &mut client_writer, login.first, issue).await?
             }
             None => None,
         };
-        shared.server_said(MessageHead { kind: b'Z', first: Some(IDLE) });
-        pump_answers(&mut server_reader, &mut client_writer, owner, |seen| shared.server_said(seen)).await
+        shared.on_server_message(MessageHead { kind: b'Z', first: Some(IDLE) });
+        pump_answers(&mut server_reader, &mut client_writer, owner, |seen| shared.on_server_message(seen))
+            .await
     };
     let asleep = async {
         closing.cancelled().await;
-        shared.rest().await;
+        shared.wait_idle().await;
     };
     let ended = tokio::select! {
         ended = down => ended.map(|()| false),
@@ -225,9 +226,9 @@ async fn pump_answers(
     }
 }
 
-/// An error, with what the platform knows about it.
+/// Forwards an error, with the platform's hint.
 async fn explained(error: Bytes, owner: SessionOwner<'_>) -> Bytes {
-    match word(owner.databases, owner.endpoint, &code_of(&error)).await {
+    match explain(owner.databases, owner.endpoint, &code_of(&error)).await {
         Some(hint) => with_hint(&error, &hint),
         None => error,
     }
@@ -235,7 +236,7 @@ async fn explained(error: Bytes, owner: SessionOwner<'_>) -> Bytes {
 
 /// Passes the server's side of a login on, from its first message to its first `ReadyForQuery`, with a token in place of the backend's
 /// numbers. Reads message by message and not a byte more.
-async fn greet(
+async fn send_startup_reply(
     server: &mut (impl AsyncRead + Unpin),
     client: &mut (impl AsyncWrite + Unpin),
     first: (u8, Vec<u8>),
@@ -291,11 +292,11 @@ mod tests {
     fn say(shared: &Shared, client: &[(u8, &[u8])], server: &[(u8, &[u8])]) {
         let mut frames = Frames::default();
         for (kind, body) in client {
-            frames.pass(&message(*kind, body), |seen| shared.client_said(seen));
+            frames.pass(&message(*kind, body), |seen| shared.on_client_message(seen));
         }
         let mut frames = Frames::default();
         for (kind, body) in server {
-            frames.pass(&message(*kind, body), |seen| shared.server_said(seen));
+            frames.pass(&message(*kind, body), |seen| shared.on_server_message(seen));
         }
     }
 

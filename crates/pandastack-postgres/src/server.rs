@@ -20,7 +20,6 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::again::{RetryDeadline, is_not_yet};
 use crate::backend::{Backend, ConnectError, Databases};
 use crate::cancel::CancelTable;
 use crate::endpoint::{Endpoint, NoEndpoint, choose, split_options};
@@ -28,6 +27,7 @@ use crate::limits::{CONNECTIONS_MAX, KEEPALIVE_COUNT, KEEPALIVE_IDLE, KEEPALIVE_
 use crate::query::SqlError;
 use crate::relay::{Login, SessionOwner, relay};
 use crate::startup::{Packet, Startup, StartupError, read};
+use crate::startup_retry::{RetryDeadline, is_not_yet};
 use crate::wire::{Fatal, read_message};
 
 /// Name of the protocol in TLS.
@@ -193,7 +193,7 @@ impl Server {
     }
 }
 
-/// A session of a client that said what it wants, to its end.
+/// Serves a session of a client that named its database, to its end.
 pub(crate) async fn run_session(
     mut client: impl AsyncRead + AsyncWrite + Unpin,
     startup: Startup,
@@ -209,7 +209,7 @@ pub(crate) async fn run_session(
     let mut early = BytesMut::new();
     let begun = tokio::select! {
         begun = begin(&startup, endpoint, databases) => begun,
-        () = left(&mut client, &mut early) => return tracing::debug!("a client disconnected before its session started"),
+        () = disconnected(&mut client, &mut early) => return tracing::debug!("a client disconnected before its session started"),
     };
     match begun {
         Ok((backend, first)) => {
@@ -278,7 +278,8 @@ pub(crate) fn unreachable(error: ConnectError) -> Fatal {
     }
 }
 
-/// Connects and sends the startup, again while the server takes no sessions. Answers the server's first message too.
+/// Connects and sends the startup, again while the server takes no sessions. Returns the server's first
+/// message too.
 async fn begin(
     startup: &Startup,
     endpoint: &Endpoint,
@@ -318,15 +319,15 @@ async fn first_response(backend: &mut Backend, packet: &[u8]) -> Option<(u8, Vec
     }
 }
 
-/// Ends when a waiting client disconnects. Bytes that it sends meanwhile are kept in `early`; after
-/// that this never ends, because nothing else reads.
-pub(crate) async fn left(client: &mut (impl AsyncRead + Unpin), early: &mut BytesMut) {
+/// Waits until a waiting client disconnects. Keeps bytes that the client sends in `early`; after that it
+/// never returns, because nothing else reads.
+pub(crate) async fn disconnected(client: &mut (impl AsyncRead + Unpin), early: &mut BytesMut) {
     if client.read_buf(early).await.is_ok_and(|bytes| bytes > 0) {
         std::future::pending::<()>().await;
     }
 }
 
-/// Says why, and ends the connection in a way that the client reads it.
+/// Sends the reason, and closes the connection so that the client can read it.
 pub(crate) async fn refuse(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), fatal: &Fatal) {
     tracing::debug!(code = %fatal.code, message = fatal.message, "refused a connection");
     // The client may be gone.

@@ -13,7 +13,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::again;
 use crate::backend::{Backend, ConnectError, Databases};
 use crate::cancel::CancelTable;
 use crate::endpoint::Endpoint;
@@ -21,6 +20,7 @@ use crate::login::{Credentials, LoginError, Session};
 use crate::query::{Bounds, Outcome, RunError, SqlError, Statement, Transaction};
 use crate::server::run_session;
 use crate::startup::{Packet, Startup, read};
+use crate::startup_retry;
 use crate::wire::{Fatal, message, take};
 
 /// Role, database and password.
@@ -301,7 +301,7 @@ async fn a_login_waits_for_a_server_that_takes_no_sessions_yet() {
 
     let began = tokio::time::Instant::now();
     assert_eq!(code(ran(&Fake::new([Behaviour::Refuses("57P03")]), "SELECT 1", None).await).code, "57P03");
-    assert!(began.elapsed() >= again::WAIT, "{:?}", began.elapsed());
+    assert!(began.elapsed() >= startup_retry::WAIT, "{:?}", began.elapsed());
 
     let full = Fake::new([Behaviour::Refuses("53300"), Behaviour::Answers(DONE)]);
     assert_eq!(code(ran(&full, "SELECT 1", None).await).code, "53300");

@@ -80,10 +80,10 @@ const TYPES: &[(u32, u32, &str)] = &[
 /// Types without arrays, or whose arrays are written in another way (those of boxes, with `;`).
 const OTHER_TYPES: &[(u32, &str)] = &[(194, "pg_node_tree"), (603, "box"), (705, "unknown"), (2278, "void")];
 
-/// Deepest array that is taken apart; what is inside stays text.
+/// Maximum depth of parsed arrays; deeper ones stay text.
 const ARRAY_DEPTH_MAX: usize = 6;
 
-/// The type's name, or its number where it is none of the usual.
+/// The type's name, or its number if the type is not a common one.
 pub fn type_name(oid: u32) -> String {
     let plain = TYPES.iter().find(|(of, ..)| *of == oid).map(|(.., name)| (*name).to_owned());
     let array = || TYPES.iter().find(|(_, of, _)| *of == oid).map(|(.., name)| format!("{name}[]"));

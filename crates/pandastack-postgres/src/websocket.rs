@@ -25,7 +25,7 @@ use crate::endpoint::Endpoint;
 use crate::limits::{LOGIN_MESSAGE_BYTES_MAX, SOCKET_MESSAGE_BYTES_MAX, STARTUP_WAIT};
 use crate::login::{Credentials, LoginError, Session};
 use crate::relay::{SessionOwner, resume};
-use crate::server::{endpoint_of, left, refuse, unreachable};
+use crate::server::{disconnected, endpoint_of, refuse, unreachable};
 use crate::startup::{Packet, read};
 use crate::wire::{Fatal, message, take};
 
@@ -77,10 +77,10 @@ async fn serve(
     };
     let opened = tokio::select! {
         opened = Session::open(databases, &endpoint, &credentials) => opened.map_err(refusal),
-        () = left(&mut stream, &mut early) => return tracing::debug!("a client disconnected before its session started"),
+        () = disconnected(&mut stream, &mut early) => return tracing::debug!("a client disconnected before its session started"),
     };
     let opened = match opened {
-        Ok(session) => greet(&mut stream, session).await,
+        Ok(session) => send_startup_reply(&mut stream, session).await,
         Err(fatal) => Err(fatal),
     };
     match opened {
@@ -153,8 +153,11 @@ async fn read_startup(
     Ok(ClientStartup { endpoint, credentials, early })
 }
 
-/// Says that the session is open.
-async fn greet(stream: &mut (impl AsyncWrite + Unpin), session: Session) -> Result<Session, Fatal> {
+/// Tells the client that the session is open.
+async fn send_startup_reply(
+    stream: &mut (impl AsyncWrite + Unpin),
+    session: Session,
+) -> Result<Session, Fatal> {
     let mut greeting = BytesMut::from(&WELCOME[..]);
     for status in &session.greeting {
         greeting.extend_from_slice(&message(b'S', status));

@@ -66,7 +66,7 @@ impl Frames {
     }
 }
 
-/// Bytes after the head; `None` for a length that is none.
+/// Bytes after the head; `None` for an invalid length.
 pub(crate) fn body_bytes(head: &[u8; HEAD_BYTES]) -> Option<usize> {
     let [_, a, b, c, d] = *head;
     usize::try_from(u32::from_be_bytes([a, b, c, d])).ok()?.checked_sub(4)

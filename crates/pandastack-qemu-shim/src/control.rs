@@ -68,7 +68,8 @@ extern "C" fn serve(listener: *mut c_void) -> *mut c_void {
         match unsafe { sys::call(libc::SYS_accept4, args) } {
             Ok(connection) => serve_one(connection as c_int),
             Err(Errno::INTR | Errno(libc::ECONNABORTED)) => {}
-            // The listener is unusable; without it there is nothing left to do, and the emulator can go on.
+            // The listener is unusable; without it there is nothing left to do, and the emulator can
+            // continue.
             Err(_) => return core::ptr::null_mut(),
         }
     }
@@ -322,7 +323,7 @@ fn clone_process() -> sys::Result<Option<(u32, c_int)>> {
     }
 }
 
-/// Everything that can speak against a fork.
+/// Checks everything that can prevent a fork.
 #[expect(clippy::result_large_err, reason = "there is no heap to box it in")]
 fn check_and_plan(
     fork: &Fork<'_>,

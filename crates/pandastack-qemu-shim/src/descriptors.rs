@@ -1,11 +1,11 @@
-//! Decides what happens to each descriptor of the process in a child.
+//! Plans how a child handles each descriptor of the process.
 //!
 //! The plan is made in the parent while its threads are parked, so that a descriptor that cannot be copied costs an
 //! error and no child; the child carries it out and then checks the outcome with fresh eyes.
 //!
-//! An open file description is shared across a fork: its offset, its flags, its queue. A descriptor
-//! without relevant shared state stays. One that the kernel can create anew is renewed. The engine
-//! supplies the machine's own. A kind that is not listed here refuses the fork.
+//! An open file description is shared across a fork: its offset, its flags, its queue. A descriptor without
+//! relevant shared state stays. One that the kernel can create again is renewed. The engine supplies the
+//! machine's own. A kind that is not listed here refuses the fork.
 
 use libc::c_int;
 
@@ -137,15 +137,15 @@ pub(crate) fn plan(
     Ok(plan)
 }
 
-/// Puts the descriptor of each rule over those of this process that match it, with the same status flags. Answers how
-/// many each rule matched. Control thread only.
+/// Puts the descriptor of each rule over those of this process that match it, with the same status flags.
+/// Returns how many each rule matched. Control thread only.
 pub(crate) fn replace_matching(
     rules: &List<Rule, RULES_MAX>,
     fresh: &List<c_int, DESCRIPTORS_MAX>,
 ) -> sys::Result<[u8; RULES_MAX]> {
     let mut matched = [0u8; RULES_MAX];
     scan::for_each_number(b"self/fd\0", |fd| {
-        // Threads of the emulator go on: what was closed since the listing is of no interest.
+        // Threads of the emulator continue: what was closed since the listing is of no interest.
         let Ok(view) = View::of(fd) else { return Ok(()) };
         if fresh.iter().any(|&own| own == fd) {
             return Ok(());
@@ -201,7 +201,7 @@ struct Socket {
 }
 
 impl View {
-    /// Looks at an open descriptor.
+    /// Inspects an open descriptor.
     pub(crate) fn of(fd: c_int) -> sys::Result<View> {
         let stat = sys::fstat(fd)?;
         let kind = stat.st_mode & libc::S_IFMT;

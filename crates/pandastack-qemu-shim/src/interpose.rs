@@ -345,7 +345,7 @@ static TAP_SETTINGS: [TapSetting; 4] = [
     TapSetting::new(0x4004_54d0, false), // TUNSETOFFLOAD
 ];
 
-/// Gives a child's tap what the emulator set on its parent's.
+/// Copies the tap settings that the emulator set on the parent to the child.
 pub(crate) fn apply_tap_settings(fd: c_int) -> sys::Result<()> {
     for setting in &TAP_SETTINGS {
         let value = setting.value.load(Ordering::Relaxed);

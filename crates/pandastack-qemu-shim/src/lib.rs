@@ -24,7 +24,7 @@
 //! - Between park and release, and in a child until its threads are back, nothing allocates, locks or touches the
 //!   standard library: a parked thread may hold any lock. This is why the crate is `no_std` and issues its own system
 //!   calls.
-//! - A park that does not succeed in time is released; the emulator goes on as if nothing had happened.
+//! - A park that does not succeed in time is released; the emulator continues as if nothing had happened.
 //! - No open file description with state is shared between parent and child. A descriptor of unknown kind means no fork.
 //! - A child that doubts anything says so in its log and exits.
 //!

@@ -88,7 +88,7 @@ impl Slot {
 static SLOTS: [Slot; THREADS_MAX] = [const { Slot::new() }; THREADS_MAX];
 /// Odd while threads are to park, even otherwise; parked threads wait for it to change.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
-/// Counts handlers that became READY; the control thread waits on it.
+/// Number of handlers that are READY; the control thread waits on it.
 static ARRIVALS: AtomicU32 = AtomicU32::new(0);
 
 /// Why a park failed.

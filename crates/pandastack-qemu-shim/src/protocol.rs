@@ -192,7 +192,7 @@ impl Status {
         Self::ALL.get(usize::from(code)).copied().ok_or(Malformed)
     }
 
-    /// One clause for people.
+    /// Human-readable clause.
     pub fn describe(self) -> &'static str {
         match self {
             Status::Ok => "done",

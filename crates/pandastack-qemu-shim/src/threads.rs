@@ -23,7 +23,7 @@ const THREAD_FLAGS: c_int = libc::CLONE_VM
     | libc::CLONE_SETTLS
     | libc::CLONE_PARENT_SETTID
     | libc::CLONE_CHILD_CLEARTID;
-/// Part of a thread control block in which its thread id is looked for.
+/// Part of a thread control block that is searched for the thread id.
 const TID_SEARCH: core::ops::Range<usize> = 0x100..0x800;
 /// Left untouched below a frame: the return address of the handler, and a red zone.
 const FRAME_GAP: usize = 256;

@@ -12,8 +12,8 @@ use pandastack_types::{Error, ErrorBody};
 /// Result of a handler.
 pub type ApiResult<T> = Result<T, ApiError>;
 
-/// A failed call, as its client sees it. Handlers, extractors and layers return it; everything
-/// below them returns [`Error`].
+/// A failed call, as the client sees it. Handlers, extractors and layers return it; everything below them
+/// returns [`Error`].
 #[derive(Debug)]
 pub struct ApiError(pub Error);
 

@@ -30,7 +30,7 @@ const LINES_READ_MAX: u32 = 500;
 /// Store of one log's lines.
 #[async_trait]
 pub trait LineStore: Send + Sync + 'static {
-    /// Whose log it is, such as `deployment <id>`, for the server's own log.
+    /// Name of the log, such as `deployment <id>`, for the server's own log.
     fn name(&self) -> String;
 
     /// Number of lines.
@@ -80,7 +80,7 @@ impl LogWriter {
 }
 
 impl LineLog {
-    /// Opens a log; lines are appended to what it has.
+    /// Opens a log and appends lines to it.
     pub async fn open(store: impl LineStore, limits: LogLimits) -> Result<(Self, LogWriter)> {
         let next = store.count().await?;
         let (lines, receiver) = mpsc::channel(LINES_QUEUED_MAX);
@@ -88,13 +88,13 @@ impl LineLog {
         Ok((Self { lines, limits }, LogWriter(writer)))
     }
 
-    /// A line that a program printed.
+    /// Appends a line that a program printed.
     pub async fn output(&self, line: &str) {
         self.send(line, false).await;
     }
 
-    /// A line of the platform, which is kept when the log is full.
-    pub async fn say(&self, line: &str) {
+    /// Appends a line of the platform, which is kept when the log is full.
+    pub async fn platform_line(&self, line: &str) {
         self.send(line, true).await;
     }
 
@@ -150,7 +150,7 @@ async fn write(store: impl LineStore, limits: LogLimits, mut next: u64, mut line
     }
 }
 
-/// Tells followers of a log that it has new lines, and nobody else.
+/// Notifies only the followers of a log of its new lines.
 pub struct LogNews<K>(Mutex<HashMap<K, watch::Sender<()>>>);
 
 impl<K> Default for LogNews<K> {
@@ -171,8 +171,8 @@ impl<K: Hash + Eq> LogNews<K> {
         all.entry(log).or_insert_with(|| watch::Sender::new(())).subscribe()
     }
 
-    /// Wakes the followers of a log.
-    pub fn tell(&self, log: &K) {
+    /// Notifies the followers of a log.
+    pub fn notify(&self, log: &K) {
         if let Some(one) = self.lock().get(log) {
             one.send_replace(());
         }

@@ -1,4 +1,4 @@
-//! Names and beginnings of ids in paths, in the place of ids.
+//! Names and beginnings of ids in paths, instead of ids.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub trait FindNamed: Send + Sync {
     async fn find(&self, workspace: &WorkspaceId, what: &'static str, text: &str) -> Result<Option<String>>;
 }
 
-/// How it stands in the extensions.
+/// The type in request extensions.
 pub type Names = Arc<dyn FindNamed>;
 
 /// The id that a text of a path means. A text as long as an id is one, which asks nobody. Text that names

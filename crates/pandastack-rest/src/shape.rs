@@ -12,7 +12,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-/// How alike two names must be for a suggestion, from 0 to 1: `ttl` is 0.83 like `ttl_seconds`.
+/// Minimum similarity of two names for a suggestion, from 0 to 1: `ttl` is 0.83 like `ttl_seconds`.
 const LIKENESS_MIN: f64 = 0.75;
 /// Longest text of a request that an error repeats, in characters.
 const SHOWN_CHARS_MAX: usize = 60;
@@ -30,9 +30,9 @@ pub(crate) struct Shape {
 
 /// A value of the wrong kind.
 pub(crate) struct Mismatch {
-    /// Where it is, as serde's errors write it: `network.allow[0]`.
+    /// Path, in the format of serde's errors: `network.allow[0]`.
     pub path: String,
-    /// What is expected there and what was given, in words.
+    /// Describes the expected and the given value.
     pub message: String,
 }
 
@@ -91,7 +91,8 @@ impl Shape {
             return;
         }
         if !schemas.iter().any(|schema| accepts(schema, value)) {
-            let message = format!("{path} must be {}, not {}", expected(schemas), given(value, schemas));
+            let message =
+                format!("{path} must be {}, not {}", expected(schemas), describe_value(value, schemas));
             return found.push(Mismatch { path: path.to_owned(), message });
         }
         match value {
@@ -189,7 +190,7 @@ fn accepts(schema: &Value, value: &Value) -> bool {
     types.is_empty() || types.into_iter().any(fits)
 }
 
-/// Which values the schemas accept: `a positive integer`.
+/// Describes the values that the schemas accept: `a positive integer`.
 fn expected(schemas: &[&Value]) -> String {
     let mut words: Vec<String> = Vec::new();
     let names: Vec<&str> = enum_names(schemas);
@@ -224,8 +225,9 @@ fn enum_names<'a>(schemas: &[&'a Value]) -> Vec<&'a str> {
     lists.flatten().filter_map(Value::as_str).collect()
 }
 
-/// What was given. Texts are not repeated, because they may be secret, except where a name is expected.
-fn given(value: &Value, schemas: &[&Value]) -> String {
+/// Describes the given value. Strings are not repeated, because they may be secret, except where a name is
+/// expected.
+fn describe_value(value: &Value, schemas: &[&Value]) -> String {
     match value {
         Value::Null => "null".to_owned(),
         Value::Bool(value) => value.to_string(),

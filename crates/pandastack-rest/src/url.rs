@@ -5,8 +5,7 @@ use std::net::IpAddr;
 use http::HeaderMap;
 use pandastack_types::domains::Domains;
 
-/// The address of something that has a host name of its own beside the API's, by whatever name the caller
-/// reached that.
+/// URL of a host name next to the API's, based on the name by which the caller reached the API.
 pub fn beside(headers: &HeaderMap, label: &str) -> String {
     let (scheme, name, number) = reached(headers);
     let bare = name.trim_start_matches('[').trim_end_matches(']');

@@ -1,5 +1,4 @@
-//! Work that outlives the request it came with: its tasks, its end, and what it keeps others from
-//! doing meanwhile.
+//! Work that outlives its request: its tasks, its shutdown, and the marks that exclude conflicting work.
 
 use std::future::Future;
 use std::sync::Arc;

@@ -43,8 +43,7 @@ pub struct MemoryReservation {
 }
 
 impl MemoryReservation {
-    /// Keeps the reservation after a successful create: its memory is gone until a report states
-    /// the rest.
+    /// Keeps the reservation after a successful create until the next report of the host.
     pub fn keep(self) {
         if let Some(entry) = self.hosts.lock().get_mut(&self.host) {
             let HostReport { memory_free_mb: free, memory_held_asleep_mb: held, .. } = &mut entry.summary;
@@ -109,7 +108,7 @@ impl Hosts {
         }
     }
 
-    /// Notes a report; its lists of sandboxes and snapshots are not kept.
+    /// Records a report; its lists of sandboxes and snapshots are not kept.
     pub fn record_report(&self, summary: HostReport, at: Timestamp) -> Result<HostRecord, AgentError> {
         self.put(summary.clone(), Instant::now(), at)?;
         let summary = HostReport {
@@ -326,7 +325,7 @@ impl Entry {
         self.summary.memory_free_mb.saturating_sub(self.promised_mb)
     }
 
-    /// Memory that a new sandbox can have, with what others give up for it.
+    /// Memory available to a new sandbox, including memory that others can release.
     fn memory_obtainable_mb(&self) -> u64 {
         let HostReport { memory_free_mb: free, memory_held_asleep_mb: held, .. } = &self.summary;
         (free + held).saturating_sub(self.promised_mb)

@@ -90,7 +90,7 @@ pub struct Sandboxes {
     hosts: Arc<Hosts>,
     /// Forwards requests to servers inside sandboxes.
     edge: Arc<Edge>,
-    /// Every event, as it is committed.
+    /// Committed events.
     events: broadcast::Sender<EventNotice>,
     /// Notified when a lifetime may have changed.
     expiry_changed: Notify,
@@ -102,7 +102,7 @@ pub struct Sandboxes {
     checkpoints: CheckpointClock,
     /// Connections and names that network policies refused.
     egress_denied: AtomicU64,
-    /// Whether one or several tenants share the installation, and what that forbids.
+    /// Tenancy of the installation, with its restrictions.
     tenancy: Tenancy,
     /// More than one workspace was seen.
     shared: AtomicBool,
@@ -124,7 +124,7 @@ pub enum EventNotice {
     Missed,
 }
 
-/// Waits until a machine was lost.
+/// Waits until a machine is lost.
 pub async fn lost(events: &mut broadcast::Receiver<EventNotice>) {
     loop {
         match events.recv().await {
@@ -208,7 +208,7 @@ impl Sandboxes {
         }
     }
 
-    /// Sends an event to its followers, and forgets what was cached of the sandbox.
+    /// Sends an event to its followers, and drops cached data of the sandbox.
     pub fn send_event(&self, workspace: WorkspaceId, event: Event) {
         self.forget(&event.sandbox_id);
         self.expiry_changed.notify_one();
@@ -268,7 +268,7 @@ impl Sandboxes {
         self.background.in_flight.marks()
     }
 
-    /// Looks at lifetimes again.
+    /// Checks lifetimes again.
     pub fn note_expiry_change(&self) {
         self.expiry_changed.notify_one();
     }

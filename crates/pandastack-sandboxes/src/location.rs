@@ -41,7 +41,7 @@ pub struct LocationCache(Mutex<CachedLocation>);
 #[derive(Default)]
 struct CachedLocation {
     locations: HashMap<SandboxId, (Location, Instant)>,
-    /// Counts what was forgotten, so that what was read before is not remembered after.
+    /// Number of dropped entries, so that an outdated read is not cached.
     forgotten: u64,
 }
 
@@ -55,7 +55,7 @@ impl LocationCache {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The sandbox's location if it is known, else what to remember it with.
+    /// The cached location of a sandbox, or a token with which to cache it.
     pub fn find(&self, workspace: &WorkspaceId, id: &SandboxId) -> Result<Location, Reading> {
         let known = self.lock();
         let location = known
@@ -65,7 +65,7 @@ impl LocationCache {
         location.map(|(location, _)| location.clone()).ok_or(Reading(known.forgotten))
     }
 
-    /// Remembers what was read since [`LocationCache::find`], unless something changed meanwhile.
+    /// Caches a location that was read since [`LocationCache::find`], unless it changed meanwhile.
     pub fn remember(&self, reading: Reading, id: &SandboxId, location: &Location) {
         let mut known = self.lock();
         if known.forgotten != reading.0 {
@@ -77,7 +77,7 @@ impl LocationCache {
         known.locations.insert(id.clone(), (location.clone(), Instant::now()));
     }
 
-    /// Forgets all: what changed is not known.
+    /// Drops all entries: the change is unknown.
     pub fn forget_all(&self) {
         let mut known = self.lock();
         known.forgotten += 1;

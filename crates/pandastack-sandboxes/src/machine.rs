@@ -22,9 +22,9 @@ use pandastack_types::{Error, ErrorCode, Result, SandboxId};
 use tokio::time::Instant;
 
 use crate::Sandboxes;
-use crate::ops::lifecycle::Move;
+use crate::ops::lifecycle::StateChange;
 use crate::ops::listening::Watch;
-use crate::ops::{self, on};
+use crate::ops::{self, options_for};
 use crate::output::{Events, Exit, Lines, OutputEvent};
 use crate::snapshot_owner;
 
@@ -76,12 +76,12 @@ impl Machine {
         &self.record.id
     }
 
-    /// Runs a short command and answers what it printed.
+    /// Runs a short command and returns what it printed.
     pub async fn exec(&self, request: &ExecRequest) -> Result<ExecResult> {
         self.exec_within(request, CALL_WAIT).await
     }
 
-    /// Runs a command and answers what it printed; fails when that takes longer than `wait`.
+    /// Runs a command and returns what it printed; fails when that takes longer than `wait`.
     pub async fn exec_within(&self, request: &ExecRequest, wait: Duration) -> Result<ExecResult> {
         let query = ExecQuery { last_bytes: Some(OWN_OUTPUT_BYTES_MAX), ..ExecQuery::default() };
         let call = endpoints::Exec::new(self.id().clone(), query);
@@ -91,29 +91,29 @@ impl Machine {
     /// Starts a process and leaves it to itself.
     pub async fn start(&self, request: &StartProcess) -> Result<Process> {
         let call = endpoints::StartProcess::new(self.id().clone(), StartProcessQuery::default());
-        Ok(self.client.call(call, on(&self.record, CALL_WAIT), request).await?)
+        Ok(self.client.call(call, options_for(&self.record, CALL_WAIT), request).await?)
     }
 
     /// All processes.
     pub async fn processes(&self) -> Result<Vec<Process>> {
         let call = endpoints::ListProcesses::new(self.id().clone());
-        Ok(self.client.call(call, on(&self.record, CALL_WAIT), ()).await?.processes)
+        Ok(self.client.call(call, options_for(&self.record, CALL_WAIT), ()).await?.processes)
     }
 
     /// Ends a process and everything it started.
     pub async fn kill(&self, process: u64) -> Result<()> {
         let call = endpoints::SignalProcess::new(self.id().clone(), process);
         let kill = SignalProcess { signal: Signal::KILL };
-        Ok(self.client.call(call, on(&self.record, CALL_WAIT), &kill).await?)
+        Ok(self.client.call(call, options_for(&self.record, CALL_WAIT), &kill).await?)
     }
 
     /// Listening ports of the machine.
     pub async fn ports(&self) -> Result<Vec<Port>> {
         let call = endpoints::ListPorts::new(self.id().clone());
-        Ok(self.client.call(call, on(&self.record, CALL_WAIT), ()).await?.ports)
+        Ok(self.client.call(call, options_for(&self.record, CALL_WAIT), ()).await?.ports)
     }
 
-    /// Looks at what listens in it.
+    /// Watches its listening ports.
     pub fn watch(&self, deadline: Instant) -> Watch<'_> {
         Watch::new(&self.record, &self.client, deadline)
     }
@@ -131,7 +131,7 @@ impl Machine {
         ops::lifecycle::keep_awake(&self.sandboxes, record, client, seconds).await
     }
 
-    /// Until when a lease keeps it awake, as its host says.
+    /// Time until which a lease keeps it awake, as its host reports.
     pub async fn awake_until(&self) -> Result<Option<Timestamp>> {
         Ok(ops::describe(&self.client, &self.record).await?.awake_until)
     }
@@ -139,7 +139,7 @@ impl Machine {
     /// Wakes it, if it sleeps.
     pub async fn wake(&self) -> Result<()> {
         let record = self.sandboxes.store.sandbox(None, &self.record.id).await?;
-        ops::lifecycle::change_state(&self.sandboxes, record, self.client.clone(), Move::Wake, false)
+        ops::lifecycle::change_state(&self.sandboxes, record, self.client.clone(), StateChange::Wake, false)
             .await
             .map(drop)
     }
@@ -147,7 +147,7 @@ impl Machine {
     /// Puts it to sleep once the requests in progress to it ended.
     pub async fn sleep(&self) -> Result<()> {
         let record = self.sandboxes.store.sandbox(None, &self.record.id).await?;
-        let asleep = Move::Hibernate(Keep::default());
+        let asleep = StateChange::Hibernate(Keep::default());
         ops::lifecycle::change_state(&self.sandboxes, record, self.client.clone(), asleep, false)
             .await
             .map(drop)
@@ -159,8 +159,8 @@ impl Machine {
         ops::snapshot::take(&self.sandboxes, record, client, request, SnapshotKind::Service).await
     }
 
-    /// Ends what steps with a tag left running: those that were cut off, and what others started
-    /// and did not wait for.
+    /// Kills processes that steps with a tag left running: interrupted steps, and background processes of
+    /// others.
     pub async fn end_steps(&self, tag: &str) -> Result<()> {
         for process in self.processes().await?.iter().filter(|process| is_left_by_step(process, tag)) {
             match self.kill(process.id).await {
@@ -172,7 +172,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Takes a snapshot for its owner, without what steps with a tag left running: that has their variables.
+    /// Takes a snapshot for its owner, without processes that steps with a tag left running, because they
+    /// contain variables of the steps.
     pub async fn snapshot_built(&self, tag: &str, name: String) -> Result<SnapshotRecord> {
         self.end_steps(tag).await?;
         let metadata = Some(snapshot_owner::label(self.record.owner.as_ref()));
@@ -196,8 +197,10 @@ impl Machine {
             if let Some(exit) = follow(body.take(), &mut events, &mut lines, &mut last, sink).await? {
                 return Ok(Exit { last_lines: last.into(), ..exit });
             }
-            // The stream broke off before the end: its agent is being restarted, and the process goes on.
-            let Some(process) = process else { return Err(lost("the agent did not return a process id")) };
+            // The stream broke off before the end: its agent is being restarted, and the process continues.
+            let Some(process) = process else {
+                return Err(output_lost("the agent did not return a process id"));
+            };
             match self.reattach(process, events.last_id.as_deref()).await {
                 Ok(again) => {
                     body = Some(again);
@@ -232,11 +235,11 @@ impl Machine {
                 keep_last(&mut last, lines.push(&text), count, &is_wanted);
             }
         }
-        keep_last(&mut last, lines.rest(), count, &is_wanted);
+        keep_last(&mut last, lines.take_rest(), count, &is_wanted);
         Ok(last.into())
     }
 
-    /// Follows what a process prints, raw as its agent tells it.
+    /// Follows what a process prints, raw as its agent sends it.
     pub async fn output(&self, process: u64) -> Result<Incoming> {
         Ok(self.reattach(process, None).await?)
     }
@@ -277,7 +280,7 @@ async fn follow(
     while let Some(Ok(frame)) = body.frame().await {
         let Ok(bytes) = frame.into_data() else { continue };
         if !events.push(&bytes) {
-            return Err(lost("the agent sent malformed events"));
+            return Err(output_lost("the agent sent malformed events"));
         }
         while let Some(event) = events.pop() {
             match event {
@@ -288,13 +291,13 @@ async fn follow(
                     }
                 }
                 OutputEvent::Exit(exit) => {
-                    if let Some(rest) = lines.rest() {
+                    if let Some(rest) = lines.take_rest() {
                         sink.line(&rest).await;
                         keep_last(last, [rest], EXIT_LINES, |_| true);
                     }
                     return Ok(Some(exit));
                 }
-                OutputEvent::Failed(why) => return Err(lost(&why)),
+                OutputEvent::Failed(why) => return Err(output_lost(&why)),
             }
         }
     }
@@ -309,7 +312,7 @@ fn is_restart(error: &AgentError) -> bool {
     }
 }
 
-fn lost(why: &str) -> Error {
+fn output_lost(why: &str) -> Error {
     Error::new(ErrorCode::GuestUnavailable, format!("the output of the command was lost: {why}"))
 }
 

@@ -14,7 +14,7 @@ use crate::machine::Machine;
 use crate::ops::on;
 
 /// Longest time to look up a file.
-const LOOK_WAIT: Duration = Duration::from_secs(60);
+const READ_WAIT: Duration = Duration::from_secs(60);
 
 impl Machine {
     /// Writes a file; the content streams.
@@ -49,7 +49,7 @@ impl Machine {
     ) -> Result<(), AgentError> {
         let query = UnpackQuery { path: directory.to_owned(), user: user.map(str::to_owned) };
         let call = endpoints::UnpackArchive::new(self.id().clone(), query);
-        self.client().call(call, on(&self.record, wait), archive).await.map(drop)
+        self.client().call(call, options_for(&self.record, wait), archive).await.map(drop)
     }
 
     /// A directory or file as an archive that is made while it is read.
@@ -69,7 +69,7 @@ impl Machine {
     /// Metadata of a path; `None` if it does not exist.
     pub async fn stat(&self, path: &str) -> Result<Option<FileEntry>> {
         let call = endpoints::StatFile::new(self.id().clone(), PathQuery { path: path.to_owned() });
-        match self.client().call(call, on(&self.record, LOOK_WAIT), ()).await.map_err(Error::from) {
+        match self.client().call(call, options_for(&self.record, READ_WAIT), ()).await.map_err(Error::from) {
             Ok(entry) => Ok(Some(entry)),
             Err(error) if matches!(error.code, ErrorCode::NotFound | ErrorCode::FileNotFound) => Ok(None),
             Err(error) => Err(error),
@@ -80,11 +80,11 @@ impl Machine {
     pub async fn set_mode(&self, path: &str, mode: u32) -> Result<()> {
         let call = endpoints::SetAttributes::new(self.id().clone(), PathQuery { path: path.to_owned() });
         let wanted = SetAttributes { mode: Some(format!("{mode:04o}")), ..SetAttributes::default() };
-        self.client().call(call, on(&self.record, LOOK_WAIT), &wanted).await.map(drop)?;
+        self.client().call(call, options_for(&self.record, READ_WAIT), &wanted).await.map(drop)?;
         Ok(())
     }
 
-    /// Makes a directory and those above it.
+    /// Creates a directory and those above it.
     pub async fn make_dir(&self, directory: &str, wait: Duration) -> Result<()> {
         self.make_dir_of(directory, None, wait).await
     }
@@ -93,13 +93,13 @@ impl Machine {
     pub async fn make_dir_of(&self, directory: &str, user: Option<&str>, wait: Duration) -> Result<()> {
         let query = MakeDirectoryQuery { path: directory.to_owned(), user: user.map(str::to_owned) };
         let call = endpoints::MakeDirectory::new(self.id().clone(), query);
-        Ok(self.client().call(call, on(&self.record, wait), ()).await?)
+        Ok(self.client().call(call, options_for(&self.record, wait), ()).await?)
     }
 
     /// Deletes a file, or a directory with everything in it.
     pub async fn remove(&self, file: &str, wait: Duration) -> Result<()> {
         let query = RemoveFileQuery { path: file.to_owned(), ..RemoveFileQuery::default() };
         let call = endpoints::RemoveFile::new(self.id().clone(), query);
-        Ok(self.client().call(call, on(&self.record, wait), ()).await?)
+        Ok(self.client().call(call, options_for(&self.record, wait), ()).await?)
     }
 }

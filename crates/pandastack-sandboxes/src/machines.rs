@@ -42,8 +42,8 @@ impl WaitPolicy {
 /// Machines of services.
 #[async_trait]
 pub trait Machines: Send + Sync {
-    /// Makes a machine that belongs to `owner` from its first moment on. Runs to its end even if
-    /// the caller is dropped.
+    /// Creates a machine that belongs to `owner` from its first moment on. Runs to its end even if the
+    /// caller is dropped.
     async fn create(&self, owner: Owner, spec: MachineSpec, patience: WaitPolicy) -> Result<Machine>;
 
     /// Opens a machine of a workspace that has not failed and is not being deleted, also a sealed one.

@@ -99,12 +99,12 @@ impl Events {
     }
 }
 
-/// Makes lines out of pieces of text.
+/// Splits pieces of text into lines.
 #[derive(Default)]
 pub struct Lines(String);
 
 impl Lines {
-    /// Takes text; answers the lines that it completes.
+    /// Takes text; returns the lines that it completes.
     pub fn push(&mut self, text: &str) -> Vec<String> {
         self.0.push_str(text);
         let mut lines = Vec::new();
@@ -119,7 +119,7 @@ impl Lines {
     }
 
     /// The remaining text at the end.
-    pub fn rest(&mut self) -> Option<String> {
+    pub fn take_rest(&mut self) -> Option<String> {
         let rest = std::mem::take(&mut self.0);
         (!rest.is_empty()).then_some(rest)
     }
@@ -163,7 +163,7 @@ mod tests {
         let mut lines = Lines::default();
         assert_eq!(lines.push("a\nb"), ["a"]);
         assert_eq!(lines.push("c\n\nd"), ["bc", ""]);
-        assert_eq!(lines.rest().as_deref(), Some("d"));
+        assert_eq!(lines.take_rest().as_deref(), Some("d"));
         assert_eq!(lines.push(&"x".repeat(LINE_BYTES_MAX + 1)).len(), 1);
     }
 }

@@ -25,7 +25,7 @@ pub struct Candidate {
     pub template: Option<(TemplateStatus, u32)>,
 }
 
-/// Why no host takes it.
+/// Why no host accepts it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlacementRefused {
     /// No host has it in its catalogue.

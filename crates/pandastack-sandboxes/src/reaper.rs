@@ -20,9 +20,9 @@ use tokio::time::Instant;
 
 use crate::Sandboxes;
 use crate::ops;
-use crate::ops::lifecycle::Move;
+use crate::ops::lifecycle::StateChange;
 
-/// Time for which a sandbox that could not be ended is left alone.
+/// Delay before the next attempt to end a sandbox.
 const PUT_OFF: Duration = Duration::from_secs(15);
 /// Longest sleep: the wall clock may be set while the timer runs.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
@@ -94,7 +94,7 @@ async fn end(sandboxes: &Arc<Sandboxes>, record: SandboxRecord) -> Result<()> {
         return Ok(());
     }
     let client = sandboxes.hosts.client(&record.host)?;
-    let sleep = Move::Hibernate(record.spec.keep_on_timeout);
+    let sleep = StateChange::Hibernate(record.spec.keep_on_timeout);
     ops::lifecycle::change_state(sandboxes, record, client, sleep, true).await?;
     Ok(())
 }

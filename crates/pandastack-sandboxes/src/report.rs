@@ -51,7 +51,7 @@ impl Findings {
     }
 }
 
-/// Takes a report in and answers what the host shall forget.
+/// Processes a report and returns what the host must drop.
 pub async fn take(sandboxes: &Arc<Sandboxes>, report: HostReport) -> Result<ReportAnswer> {
     let record = sandboxes.hosts.record_report(report.clone(), now())?;
     sandboxes.store.put_host(&record).await?;
@@ -152,7 +152,7 @@ fn compare(
     findings
 }
 
-/// Asks a host about one sandbox and brings the row to a state that holds. Safe to repeat.
+/// Queries a host for one sandbox and updates its row. Safe to repeat.
 async fn resolve(sandboxes: &Sandboxes, row: SandboxRecord) {
     if row.state == SandboxState::Stopping {
         if let Err(error) = ops::delete::finish(sandboxes, &row).await {

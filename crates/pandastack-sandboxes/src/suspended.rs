@@ -1,6 +1,6 @@
 //! Machines of suspended workspaces: they are hibernated, also when something wakes one.
 //!
-//! A machine is hibernated with its memory, so that it goes on where it was. One that cannot be, on a
+//! A machine is hibernated with its memory, so that it continues where it was. One that cannot be, on a
 //! full disk for example, is paused: it uses no processor, and nothing of it is lost.
 
 use std::collections::HashSet;
@@ -13,13 +13,12 @@ use pandastack_types::api::{Keep, WorkspaceState};
 use pandastack_types::{Result, SandboxState, WorkspaceId, chain};
 
 use crate::Sandboxes;
-use crate::ops::lifecycle::{Move, change_state};
+use crate::ops::lifecycle::{StateChange, change_state};
 
 /// Machines of one workspace that are put to sleep at the same time.
 const AT_ONCE: usize = 16;
 
-/// Puts every machine of a workspace to sleep. One that could not be is retried with the next
-/// report of its host.
+/// Puts every machine of a workspace to sleep. A failure is retried with the next report of the host.
 pub async fn stop_machines(sandboxes: &Arc<Sandboxes>, workspace: &WorkspaceId) -> Result<()> {
     let rows = sandboxes.store.sandboxes(&Select::WholeWorkspace(workspace.clone())).await?;
     let running = rows.into_iter().filter(|row| row.state == SandboxState::Running);
@@ -57,13 +56,14 @@ async fn stop(sandboxes: &Arc<Sandboxes>, row: SandboxRecord) {
     let id = row.id.clone();
     let Ok(client) = sandboxes.hosts.client(&row.host) else { return };
     let asleep =
-        change_state(sandboxes, row.clone(), client.clone(), Move::Hibernate(Keep::Memory), false).await;
+        change_state(sandboxes, row.clone(), client.clone(), StateChange::Hibernate(Keep::Memory), false)
+            .await;
     let Err(error) = asleep else { return };
     tracing::warn!(
         sandbox = %id, error = %chain(&error),
         "paused a machine of a suspended workspace instead of hibernating it"
     );
-    if let Err(error) = change_state(sandboxes, row, client, Move::Pause, false).await {
+    if let Err(error) = change_state(sandboxes, row, client, StateChange::Pause, false).await {
         tracing::warn!(
             sandbox = %id, error = %chain(&error),
             "cannot stop a machine of a suspended workspace; retrying later"

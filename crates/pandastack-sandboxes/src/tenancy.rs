@@ -14,7 +14,7 @@ use crate::placement::PlacementRefused;
 /// Isolation of hosts without hardware virtualization.
 const EMULATED: &str = "emulated";
 
-/// Whether an installation is for one tenant or several.
+/// Tenancy of an installation: one tenant or several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TenancyMode {

@@ -22,7 +22,7 @@ use pandastack_types::{ErrorCode, Result, SandboxId, WorkspaceId};
 use crate::Sandboxes;
 use crate::machine::Machine;
 use crate::ops;
-use crate::ops::lifecycle::Move;
+use crate::ops::lifecycle::StateChange;
 
 /// Longest duration of a call, which may have to wake the sandbox.
 const CALL_WAIT: Duration = Duration::from_secs(60);
@@ -61,15 +61,15 @@ impl UserSandbox {
 
     /// Wakes it, if it sleeps.
     pub async fn wake(&self) -> Result<SandboxRecord> {
-        self.go(Move::Wake).await
+        self.change_state(StateChange::Wake).await
     }
 
     /// Puts it to sleep once the requests under way to it ended.
     pub async fn sleep(&self) -> Result<SandboxRecord> {
-        self.go(Move::Hibernate(Keep::default())).await
+        self.change_state(StateChange::Hibernate(Keep::default())).await
     }
 
-    async fn go(&self, movement: Move) -> Result<SandboxRecord> {
+    async fn change_state(&self, movement: StateChange) -> Result<SandboxRecord> {
         let (record, client) = ops::live(&self.sandboxes, &self.workspace, &self.id).await?;
         ops::lifecycle::change_state(&self.sandboxes, record, client, movement, false).await
     }
@@ -96,8 +96,8 @@ impl UserSandbox {
         self.call(call, request).await
     }
 
-    /// Ends a process with everything it started, and waits until it is gone. One that is gone
-    /// already is fine.
+    /// Kills a process with everything it started, and waits until it is gone. Succeeds if it has already
+    /// ended.
     pub async fn end(&self, process: u64) -> Result<()> {
         let kill = SignalProcess { signal: Signal::KILL };
         let ended = async {

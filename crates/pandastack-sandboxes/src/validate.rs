@@ -42,7 +42,7 @@ pub fn create(request: &CreateSandbox) -> Result<()> {
     lifetime("idle_timeout_seconds", request.idle_timeout_seconds)
 }
 
-/// A name that can stand in the place of an id.
+/// A name that can be used instead of an id.
 pub fn name(name: &str) -> Result<()> {
     let good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     let edges = name.starts_with('-') || name.ends_with('-');

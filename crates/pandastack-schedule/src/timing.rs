@@ -87,7 +87,7 @@ impl Timing {
         }
     }
 
-    /// Every so many seconds from an anchor.
+    /// Every given number of seconds from an anchor.
     pub fn every(seconds: u64, anchor: Timestamp) -> Result<Self, TimingError> {
         match i64::try_from(seconds) {
             Ok(whole) if (1..=SCHEDULE_EVERY_SECONDS_MAX).contains(&seconds) => {

@@ -71,12 +71,12 @@ impl Activity {
         page.latencies(&self.lateness);
     }
 
-    /// Looks again soon.
+    /// Checks again soon.
     pub(crate) fn wake(&self) {
         self.changed.notify_one();
     }
 
-    /// Notes a run that begins; the token ends it.
+    /// Records a run that begins; the token ends it.
     pub(crate) fn begin(&self, id: &ScheduleRunId) -> CancellationToken {
         let stop = CancellationToken::new();
         self.lock_in_flight().insert(id.clone(), stop.clone());

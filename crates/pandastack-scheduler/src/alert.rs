@@ -24,7 +24,7 @@ const RETRY_WAIT: Duration = Duration::from_secs(15);
 /// Alerts sent at once.
 const ALERTS_AT_ONCE: u32 = 32;
 
-/// Begins to send the alerts that are due.
+/// Starts to send the alerts that are due.
 pub(crate) async fn send_due(dispatcher: &Arc<Dispatcher>, now: Timestamp) -> store::Result<()> {
     let retry_at = later(now, ANSWER_WAIT + RETRY_WAIT);
     for (schedule, run) in dispatcher.store.claim_alerts(now, retry_at, ALERTS_AT_ONCE).await? {

@@ -26,7 +26,7 @@ pub(crate) async fn check(scheduler: &Scheduler, workspace: &WorkspaceId, target
     check_request(&as_http(target))
 }
 
-/// Makes the request of a run.
+/// Sends the request of a run.
 pub(crate) async fn attempt(
     scheduler: &Arc<Scheduler>,
     target: &AppTarget,

@@ -108,7 +108,7 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Does the work that is due now; returns when there is more.
+    /// Does the work that is due now; returns the time of the next work.
     pub(crate) async fn step(self: &Arc<Self>, now: Timestamp) -> store::Result<Option<Timestamp>> {
         loop {
             let due = self.store.schedules_due(now, FIRED_AT_ONCE).await?;
@@ -131,7 +131,7 @@ impl Dispatcher {
         u32::try_from(RUNS_AT_ONCE_MAX.saturating_sub(self.activity.count_in_flight())).unwrap_or(0)
     }
 
-    /// Begins runs that may; whether any run changed.
+    /// Starts runs that may; whether any run changed.
     async fn begin_runs(self: &Arc<Self>, now: Timestamp) -> store::Result<bool> {
         let room = self.free_slots();
         if room == 0 {
@@ -151,7 +151,7 @@ impl Dispatcher {
         Ok(changed)
     }
 
-    /// One attempt of a run, and what comes of it.
+    /// One attempt of a run, and its result.
     async fn work(&self, schedule: ScheduleRecord, run: RunRecord, stop: CancellationToken) {
         let attempt = self.runner.attempt(&schedule, &run, &stop).await;
         if stop.is_cancelled() {
@@ -184,7 +184,8 @@ impl Dispatcher {
         self.activity.wake();
     }
 
-    /// Writes an end down, for as long as it takes: without it the run would stay in progress for ever.
+    /// Stores the end of a run, retrying until it succeeds: otherwise the run would stay in progress
+    /// forever.
     async fn record_end(&self, end: &RunEnd) {
         while let Err(error) = self.run_store.end_run(end).await {
             tracing::warn!(run = %end.run, error = %chain(&error), "cannot record the end of a run yet");

@@ -24,7 +24,7 @@ pub(crate) fn check(webhooks: &Webhooks, target: &HttpTarget) -> Result<()> {
     check_request(target)
 }
 
-/// Makes the request of a run.
+/// Sends the request of a run.
 pub(crate) async fn attempt(
     webhooks: &Webhooks,
     target: &HttpTarget,

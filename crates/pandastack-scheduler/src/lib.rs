@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Owns: when runs are due, who runs them, how often they are retried, and their records.
-//! `pandastack_schedule` decides when; the store sees to it that each instant is decided once.
+//! `pandastack_schedule` decides when; the store ensures that each instant is decided once.
 //!
 //! Must hold: nothing is remembered here that is not in the store, so a `kill -9` at any point loses no run: what had
 //! begun is retried as its next attempt. A schedule drives sandboxes through the same operations as the public API.

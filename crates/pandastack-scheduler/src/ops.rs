@@ -19,7 +19,7 @@ const PREVIEW_DEFAULT: u32 = 5;
 /// Times that a change is made again because the scheduler changed the record meanwhile.
 const CHANGES_TRIED_MAX: usize = 16;
 
-/// Makes a schedule.
+/// Creates a schedule.
 pub(crate) async fn create(
     scheduler: &Scheduler,
     workspace: WorkspaceId,
@@ -148,7 +148,7 @@ pub(crate) async fn delete(scheduler: &Scheduler, workspace: &WorkspaceId, id: &
     Ok(())
 }
 
-/// Runs a schedule now, whatever its times are; with `wait`, answers when that run has ended.
+/// Runs a schedule now, whatever its times are; with `wait`, returns when that run has ended.
 pub(crate) async fn trigger(
     scheduler: &Arc<Scheduler>,
     workspace: &WorkspaceId,
@@ -171,7 +171,7 @@ pub(crate) async fn trigger(
     Ok((schedule, run))
 }
 
-/// Ends a run before its end.
+/// Cancels a run.
 pub(crate) async fn cancel(
     scheduler: &Scheduler,
     workspace: &WorkspaceId,

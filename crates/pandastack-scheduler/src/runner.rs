@@ -65,7 +65,7 @@ async fn dispatch(
     run: &RunRecord,
     stop: &CancellationToken,
 ) -> Result<Attempt> {
-    // A command sees to its own end: its process must not be left behind.
+    // A command handles its own cancellation, so that its process is not left behind.
     if let ScheduleTarget::Command(target) = &schedule.spec.target {
         return command(scheduler, target, schedule, run, stop).await;
     }
@@ -142,7 +142,8 @@ async fn command(
     Ok(Attempt { state, outcome: bounded(outcome) })
 }
 
-/// In a sandbox that exists. One that is ended early, or was left by a server that was killed, leaves no process behind.
+/// Runs a command in an existing sandbox. If the run is cancelled, or a killed server left it, its process
+/// is killed.
 async fn in_sandbox(
     scheduler: &Arc<Scheduler>,
     id: &SandboxId,

@@ -40,7 +40,7 @@ pub trait Services: Send + Sync {
         attempt: u32,
     ) -> Result<Attempt>;
 
-    /// Runs SQL as the database's owner; answers its rows as JSON.
+    /// Runs SQL as the database's owner; returns its rows as JSON.
     async fn run_sql(&self, workspace: &WorkspaceId, target: &SqlTarget, timeout: Duration)
     -> Result<String>;
 }

@@ -28,7 +28,7 @@ struct ClockOffset {
 }
 
 impl Clock {
-    /// Lets this thread read this clock from now on.
+    /// Makes this thread use this clock.
     pub fn enter(&self) {
         ENTERED.set(Some(self.clone()));
     }

@@ -41,7 +41,7 @@ pub trait ConsoleStore: Send + Sync {
     async fn console_session(&self, hash: &[u8]) -> Result<Option<ConsoleSession>>;
     /// The sessions of a workspace, newest first.
     async fn console_sessions(&self, workspace: &WorkspaceId) -> Result<Vec<ConsoleSession>>;
-    /// Notes when a session was used.
+    /// Records when a session was used.
     async fn touch_console_session(&self, id: &str, at: Timestamp) -> Result<()>;
     /// Removes a session.
     async fn delete_console_session(&self, workspace: &WorkspaceId, id: &str) -> Result<()>;

@@ -92,7 +92,7 @@ pub struct DatabaseSpecRecord {
     pub secret_generation: u8,
     /// Current step of the restore that makes it.
     pub step: Option<String>,
-    /// Why it failed.
+    /// Reason for the failure.
     pub failure: Option<String>,
 }
 
@@ -101,7 +101,7 @@ pub struct DatabaseSpecRecord {
 pub trait DatabaseStore: Send + Sync {
     /// Adds a database. Quota: `DATABASES_PER_WORKSPACE_MAX`.
     async fn insert_database(&self, database: &DatabaseRecord) -> Result<()>;
-    /// One database of a workspace, or of any.
+    /// Returns the database of a workspace, or of any.
     async fn database(&self, workspace: Option<&WorkspaceId>, id: &DatabaseId) -> Result<DatabaseRecord>;
     /// Databases of a workspace, oldest first.
     async fn databases(&self, workspace: &WorkspaceId) -> Result<Vec<DatabaseRecord>>;
@@ -112,6 +112,6 @@ pub trait DatabaseStore: Send + Sync {
     async fn update_database(&self, database: &DatabaseRecord) -> Result<()>;
     /// Writes how a try to restore it went, whatever else is done to it meanwhile.
     async fn note_drill(&self, id: &DatabaseId, drill: &DatabaseDrill) -> Result<()>;
-    /// Removes a database; one that is gone already is removed.
+    /// Removes a database. Succeeds if it does not exist.
     async fn delete_database(&self, id: &DatabaseId) -> Result<()>;
 }

@@ -102,7 +102,7 @@ pub struct VersionSpec {
     pub layer_reused: bool,
     /// Host of both.
     pub host: Option<HostId>,
-    /// Why it failed.
+    /// Reason for the failure.
     pub error: Option<String>,
     /// Error code of the failure; not every failure is caused by the bundle.
     pub error_code: Option<ErrorCode>,
@@ -119,7 +119,7 @@ pub struct RunRecord {
     pub workspace: WorkspaceId,
     /// The run, as in API responses.
     pub run: Run,
-    /// The queue sees to it.
+    /// The queue runs it.
     pub queued: bool,
     /// When its next attempt begins; `None` while one runs.
     pub due_at: Option<Timestamp>,
@@ -195,7 +195,7 @@ pub struct RunFigures {
 pub trait FunctionStore: Send + Sync {
     /// Adds a function. Quota: `FUNCTIONS_PER_WORKSPACE_MAX`; the name must be free.
     async fn insert_function(&self, record: &FunctionRecord) -> Result<()>;
-    /// One function of a workspace, or of any.
+    /// Returns the function of a workspace, or of any.
     async fn function(&self, workspace: Option<&WorkspaceId>, id: &FunctionId) -> Result<FunctionRecord>;
     /// The one of a workspace with that id or, where none has it, that name.
     async fn function_named(&self, workspace: &WorkspaceId, text: &str) -> Result<Option<FunctionRecord>>;
@@ -206,13 +206,13 @@ pub trait FunctionStore: Send + Sync {
     /// Number of changes of functions that this process has committed. Records read at another
     /// count may be stale.
     fn function_changes(&self) -> u64;
-    /// Makes a version the one that is called.
+    /// Makes a version the current one.
     async fn call_version(&self, id: &FunctionId, version: u32, at: Timestamp) -> Result<()>;
     /// Removes a function with its versions and calls.
     async fn delete_function(&self, id: &FunctionId) -> Result<()>;
     /// Adds a version in `building` and gives it the next number.
     async fn insert_version(&self, record: &VersionRecord) -> Result<u32>;
-    /// One version.
+    /// Returns the version.
     async fn version(&self, function: &FunctionId, version: u32) -> Result<VersionRecord>;
     /// Versions of a function, newest first.
     async fn versions(&self, function: &FunctionId) -> Result<Vec<VersionRecord>>;
@@ -220,7 +220,7 @@ pub trait FunctionStore: Send + Sync {
     async fn versions_building(&self) -> Result<Vec<VersionRecord>>;
     /// Ready versions with the same dependencies, newest first.
     async fn versions_with_layer(&self, workspace: &WorkspaceId, key: &str) -> Result<Vec<VersionRecord>>;
-    /// Writes a version's state and spec; a ready one becomes the one that is called if it is the newest.
+    /// Writes a version's state and spec; a ready one becomes the current one if it is the newest.
     async fn finish_version(&self, record: &VersionRecord, at: Timestamp) -> Result<()>;
     /// Removes a version.
     async fn delete_version(&self, function: &FunctionId, version: u32) -> Result<()>;
@@ -246,7 +246,7 @@ pub trait FunctionRunStore: Send + Sync {
     async fn put_runs(&self, records: &[RunRecord]) -> Result<()>;
     /// Adds a call for the queue. Quota: `QUEUED_RUNS_PER_WORKSPACE_MAX`.
     async fn enqueue_run(&self, record: &RunRecord) -> Result<()>;
-    /// One call.
+    /// Returns the call.
     async fn function_run(
         &self,
         workspace: &WorkspaceId,
@@ -257,7 +257,7 @@ pub trait FunctionRunStore: Send + Sync {
     async fn function_runs(&self, function: &FunctionId, select: RunSelect) -> Result<Vec<RunRecord>>;
     /// Number of dead letters of a function.
     async fn count_dead_letters(&self, function: &FunctionId) -> Result<u64>;
-    /// Queued calls whose time has come, oldest first, of all functions but some.
+    /// Due queued calls, oldest first, except those of some functions.
     async fn runs_due(&self, at: Timestamp, limit: u32, except: &[FunctionId]) -> Result<Vec<RunRecord>>;
     /// Queued calls that ran when the last server ended.
     async fn runs_interrupted(&self) -> Result<Vec<RunRecord>>;

@@ -10,7 +10,7 @@ pub trait InstallationStore: Send + Sync {
     /// The fingerprint of the join secret that this installation was made with. The first one that is asked
     /// about is kept.
     async fn secret_fingerprint(&self, ours: &str) -> Result<String>;
-    /// Keeps another one from now on.
+    /// Stores another one.
     async fn replace_secret_fingerprint(&self, ours: &str) -> Result<()>;
 }
 

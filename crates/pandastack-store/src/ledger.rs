@@ -8,7 +8,7 @@ use pandastack_types::{SandboxId, WorkspaceId};
 
 use super::Result;
 
-/// A call to be written down; its id comes with the row.
+/// An entry to write; the row gets its id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditRecord {
     /// Tenant of the key that called.

@@ -118,7 +118,7 @@ pub enum IdempotencyOutcome {
 /// A change of state that was committed.
 #[derive(Debug, Clone)]
 pub struct SandboxUpdate {
-    /// The row as it is now; for `deleted`, as it was last.
+    /// The current row; for `deleted`, the last one.
     pub record: SandboxRecord,
     /// The event, unless the transition repeated the one before and nothing changed.
     pub event: Option<Event>,
@@ -127,7 +127,7 @@ pub struct SandboxUpdate {
 /// The result of the children of a fork when one of them was promoted.
 #[derive(Debug, Clone)]
 pub struct Promotion {
-    /// Of the winner and of those that go.
+    /// Events of the promoted child and of the deleted siblings.
     pub events: Vec<Event>,
     /// Siblings whose deletion is recorded, oldest first; their machines are still there.
     pub leaving: Vec<SandboxRecord>,
@@ -157,7 +157,7 @@ pub enum Select {
 /// Workspaces and keys.
 #[async_trait]
 pub trait TokenStore: Send + Sync {
-    /// Makes a workspace unless it exists.
+    /// Creates a workspace unless it exists.
     async fn ensure_workspace(&self, id: &WorkspaceId, at: Timestamp) -> Result<()>;
     /// Adds a key. Quota: `TOKENS_PER_WORKSPACE_MAX`. `by` is the prefix of the key that makes it, which must
     /// still be good; `None` for the first key of an installation.
@@ -166,8 +166,8 @@ pub trait TokenStore: Send + Sync {
     async fn token(&self, prefix: &str) -> Result<Option<TokenRecord>>;
     /// The keys and sessions of a workspace, oldest first.
     async fn tokens(&self, workspace: &WorkspaceId) -> Result<Vec<TokenRecord>>;
-    /// Replaces a key by a new one of the same workspace: the old one works until then at the
-    /// longest. Answers the old one. `by` as for [`TokenStore::insert_token`].
+    /// Replaces a key by a new one of the same workspace: the old one works until then at the longest.
+    /// Returns the old one. `by` as for [`TokenStore::insert_token`].
     async fn rotate_token(
         &self,
         prefix: &str,
@@ -175,9 +175,9 @@ pub trait TokenStore: Send + Sync {
         new: &TokenRecord,
         by: Option<&str>,
     ) -> Result<TokenRecord>;
-    /// Removes a key, but never the last one of an owner or an operator. Sessions are none.
+    /// Removes a key, but never the last one of an owner or an operator. Sessions do not count.
     async fn delete_token(&self, workspace: &WorkspaceId, prefix: &str) -> Result<()>;
-    /// Notes when keys were last used.
+    /// Records when keys were last used.
     async fn touch_tokens(&self, used: &[(String, Timestamp)]) -> Result<()>;
     /// Keys of all workspaces.
     async fn count_tokens(&self) -> Result<u64>;
@@ -190,7 +190,7 @@ pub trait HostStore: Send + Sync {
     async fn put_host(&self, host: &HostRecord) -> Result<()>;
     /// All hosts.
     async fn hosts(&self) -> Result<Vec<HostRecord>>;
-    /// One host, if it ever reported.
+    /// Returns the host, if it ever reported.
     async fn host(&self, id: &HostId) -> Result<Option<HostRecord>>;
     /// Appends what sandboxes used since the totals recorded last. Totals that went back count as a
     /// restart from zero.
@@ -207,7 +207,7 @@ pub trait SandboxStore: Send + Sync {
         records: &[SandboxRecord],
         key: Option<&IdempotencyKey>,
     ) -> Result<Vec<Event>>;
-    /// One sandbox of a workspace, or of any.
+    /// Returns the sandbox of a workspace, or of any.
     async fn sandbox(&self, workspace: Option<&WorkspaceId>, id: &SandboxId) -> Result<SandboxRecord>;
     /// Some sandboxes.
     async fn sandboxes(&self, select: &Select) -> Result<Vec<SandboxRecord>>;
@@ -244,7 +244,7 @@ pub trait SnapshotStore: Send + Sync {
     /// `SNAPSHOTS_PER_WORKSPACE_MAX`.
     /// With `replace_name`, the snapshot that has its name stays without one.
     async fn insert_snapshot(&self, snapshot: &SnapshotRecord, replace_name: bool) -> Result<Event>;
-    /// One snapshot of a workspace.
+    /// Returns the snapshot of a workspace.
     async fn snapshot(&self, workspace: &WorkspaceId, id: &SnapshotId) -> Result<SnapshotRecord>;
     /// Snapshots of a workspace, newest first.
     async fn snapshots(

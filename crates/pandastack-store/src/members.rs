@@ -33,7 +33,7 @@ pub struct MemberRecord {
     pub last_sign_in_at: Option<Timestamp>,
 }
 
-/// Who somebody is.
+/// Identity of a person.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The provider.
@@ -56,25 +56,25 @@ pub trait MemberStore: Send + Sync {
     async fn insert_member(&self, member: &MemberRecord) -> Result<()>;
     /// The members of a workspace, oldest first.
     async fn members(&self, workspace: &WorkspaceId) -> Result<Vec<MemberRecord>>;
-    /// One member of a workspace.
+    /// Returns the member of a workspace.
     async fn member(&self, workspace: &WorkspaceId, id: &MemberId) -> Result<MemberRecord>;
     /// In every workspace: the members that are this person, and those that were added by this address and
     /// have not signed in.
     async fn members_of(&self, identity: &Identity, email: Option<&str>) -> Result<Vec<MemberRecord>>;
-    /// Gives a member another role, which its sessions have at once.
+    /// Changes the role of a member, also in open sessions.
     async fn set_member_role(
         &self,
         workspace: &WorkspaceId,
         id: &MemberId,
         role: Role,
     ) -> Result<MemberRecord>;
-    /// Writes what a sign-in tells about a member, which its sessions have at once. Refused if the member
-    /// changed meanwhile: removed, or added by another sign-in.
+    /// Writes what a sign-in tells about a member, which applies to its sessions immediately. Refused if
+    /// the member changed meanwhile: removed, or added by another sign-in.
     async fn update_member(&self, member: &MemberRecord) -> Result<()>;
     /// Removes a member with its sessions.
     async fn delete_member(&self, workspace: &WorkspaceId, id: &MemberId) -> Result<()>;
     /// Adds a session with the role that its member has now, and removes the oldest ones beyond
-    /// `SESSIONS_PER_MEMBER_MAX`. Answers the session.
+    /// `SESSIONS_PER_MEMBER_MAX`. Returns the session.
     async fn insert_session(&self, session: &TokenRecord) -> Result<TokenRecord>;
     /// The sessions of a workspace, newest first.
     async fn sessions(&self, workspace: &WorkspaceId) -> Result<Vec<TokenRecord>>;

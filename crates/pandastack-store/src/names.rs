@@ -21,7 +21,7 @@ pub enum Named {
 }
 
 impl Named {
-    /// What a kind is called.
+    /// Name of the kind.
     pub fn what(self) -> &'static str {
         match self {
             Self::Sandbox => "sandbox",

@@ -29,7 +29,7 @@ pub enum ReplicaChange {
     Event(WorkspaceId, Event),
     /// A host reported.
     Host(HostId),
-    /// Names of apps may lead elsewhere.
+    /// App names may have new targets.
     Names,
 }
 
@@ -40,21 +40,20 @@ pub trait ReplicaStore: Send + Sync {
     async fn join(&self, instance: &str, address: &str) -> Result<Box<dyn Session>>;
     /// Replicas that are alive now.
     async fn replicas(&self) -> Result<Vec<Replica>>;
-    /// Tells every replica that names of apps may lead elsewhere.
+    /// Notifies every replica that app names may have new targets.
     async fn tell_names_changed(&self) -> Result<()>;
     /// Returns whether commits of this replica come back to it as [`ReplicaChange`], in the order
     /// of commits among all replicas.
     fn publishes_changes(&self) -> bool;
 }
 
-/// A replica's place among the others, until the connection ends or it is dropped.
+/// A replica's membership, until the connection ends or it is dropped.
 #[async_trait]
 pub trait Session: Send {
-    /// Shows that the session is alive, and makes it the leader if there is none. Answers whether
-    /// it leads.
+    /// Sends a heartbeat, and makes this session the leader if there is none. Returns whether it leads.
     async fn beat(&mut self) -> Result<bool>;
-    /// Waits for news. May be given up at any time without losing any. An error is the end of the session.
-    async fn news(&mut self) -> Result<Vec<ReplicaChange>>;
+    /// Waits for changes. Cancel-safe. An error ends the session.
+    async fn next_changes(&mut self) -> Result<Vec<ReplicaChange>>;
     /// Ends the session, so that another may lead at once.
     async fn leave(&mut self);
 }

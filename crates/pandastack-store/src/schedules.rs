@@ -79,8 +79,8 @@ pub struct ScheduleRecord {
 }
 
 impl ScheduleRecord {
-    /// Notes how a scheduled run ended for good: counts failures, and pauses or alerts where enough
-    /// came in a row.
+    /// Records how a scheduled run ended for good: counts failures, and pauses or alerts where enough came
+    /// in a row.
     pub fn note_end(&mut self, run: &ScheduleRunId, state: RunState, at: Timestamp) {
         match state {
             RunState::Success => self.failures = 0,
@@ -103,9 +103,9 @@ impl ScheduleRecord {
 /// State of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunState {
-    /// Begins when its time comes.
+    /// Starts when its time comes.
     Queued,
-    /// Begins when an earlier run has ended.
+    /// Starts when an earlier run has ended.
     Waiting,
     /// In progress.
     Running,
@@ -174,7 +174,7 @@ pub struct RunOutcome {
     pub exit_code: i32,
     /// Status of an HTTP answer.
     pub http_status: Option<u16>,
-    /// Standard output, or what was answered.
+    /// Standard output, or the response.
     pub stdout: String,
     /// Standard error.
     pub stderr: String,
@@ -211,7 +211,7 @@ pub struct RunRecord {
     pub attempt: u32,
     /// Tries that ended with their server.
     pub interruptions: u32,
-    /// Makes good a missed instant.
+    /// Catches up on a missed run.
     pub is_catch_up: bool,
     /// When it was recorded.
     pub created_at: Timestamp,
@@ -278,7 +278,7 @@ pub trait ScheduleStore: Send + Sync {
     /// Replaces a schedule if it is still at `record.revision`, and makes waiting runs due again;
     /// returns whether it did.
     async fn replace_schedule(&self, record: &ScheduleRecord) -> Result<bool>;
-    /// Removes one with its runs; answers those that were in progress.
+    /// Removes one with its runs; returns those that were in progress.
     async fn delete_schedule(&self, workspace: &WorkspaceId, id: &ScheduleId) -> Result<Vec<ScheduleRunId>>;
     /// Schedules whose next run is due, longest overdue first.
     async fn schedules_due(&self, at: Timestamp, limit: u32) -> Result<Vec<ScheduleRecord>>;
@@ -303,16 +303,16 @@ pub trait ScheduleStore: Send + Sync {
 pub trait RunStore: Send + Sync {
     /// Adds a run that a client asked for.
     async fn insert_run(&self, run: &RunRecord) -> Result<()>;
-    /// Begins runs whose time has come, as overlap allows, at most `limit`.
+    /// Starts runs whose time has come, as overlap allows, at most `limit`.
     async fn claim_runs(&self, instance: &str, at: Timestamp, limit: u32) -> Result<ClaimedRuns>;
     /// Ends a try; `false` when the run was ended otherwise meanwhile.
     async fn end_run(&self, end: &RunEnd) -> Result<bool>;
-    /// Ends a run before its end; `false` when it has ended.
+    /// Cancels a run; `false` if it has already ended.
     async fn cancel_run(&self, workspace: &WorkspaceId, id: &ScheduleRunId, at: Timestamp) -> Result<bool>;
     /// Takes over the runs of processes that have ended: scheduled runs are retried, and runs that
     /// a client waited for fail. Returns the number of runs.
     async fn take_over_runs(&self, instance: &str, at: Timestamp) -> Result<u64>;
-    /// One run of a workspace's schedule.
+    /// Returns the run of a workspace's schedule.
     async fn run(
         &self,
         workspace: &WorkspaceId,

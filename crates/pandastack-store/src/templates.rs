@@ -134,7 +134,7 @@ pub struct BuildSpec {
     pub ended_at: Option<Timestamp>,
     /// Current phase.
     pub phase: String,
-    /// Why it failed.
+    /// Reason for the failure.
     pub error: Option<String>,
     /// Details of the failure.
     pub failure: Option<BuildFailure>,
@@ -197,14 +197,14 @@ pub trait TemplateStore: Send + Sync {
     async fn templates(&self, workspace: &WorkspaceId) -> Result<Vec<TemplateRecord>>;
     /// Writes what can change.
     async fn update_template(&self, record: &TemplateRecord) -> Result<()>;
-    /// Removes a template with its tags, builds and logs; one that is gone already is removed.
+    /// Removes a template with its tags, builds and logs. Succeeds if it does not exist.
     async fn delete_template(&self, id: &TemplateId) -> Result<()>;
     /// Removes the templates of a workspace with their tags, builds and logs, and its layers.
     async fn delete_templates(&self, workspace: &WorkspaceId) -> Result<()>;
 
     /// Adds a build. Quota: `TEMPLATE_BUILDS_UNDER_WAY_MAX`.
     async fn insert_build(&self, record: &BuildRecord) -> Result<()>;
-    /// One build of a workspace.
+    /// Returns the build of a workspace.
     async fn build(&self, workspace: &WorkspaceId, id: &BuildId) -> Result<BuildRecord>;
     /// The newest `TEMPLATE_BUILDS_LISTED_MAX` of a workspace, newest first.
     async fn builds(&self, workspace: &WorkspaceId) -> Result<Vec<BuildRecord>>;
@@ -218,7 +218,7 @@ pub trait TemplateStore: Send + Sync {
     ) -> Result<Option<String>>;
     /// Builds in progress of all workspaces, oldest first.
     async fn builds_under_way(&self) -> Result<Vec<BuildRecord>>;
-    /// Writes a build that was in `from`; false, and nothing is written, if it is not any more.
+    /// Writes a build that is in state `from`; returns `false` without writing if it is in another state.
     async fn put_build(&self, record: &BuildRecord, from: BuildState) -> Result<bool>;
     /// The same, and its tags mean it from now on, as does `latest` unless its request keeps that.
     async fn publish_build(&self, record: &BuildRecord, from: BuildState, tags: &[String]) -> Result<bool>;

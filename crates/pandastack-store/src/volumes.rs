@@ -40,7 +40,7 @@ pub enum VolumeState {
 }
 
 impl VolumeState {
-    /// As stored.
+    /// Its stored form.
     pub fn as_str(self) -> &'static str {
         match self {
             VolumeState::Creating => "creating",
@@ -49,7 +49,7 @@ impl VolumeState {
         }
     }
 
-    /// As stored.
+    /// Its stored form.
     pub fn parse(text: &str) -> Option<Self> {
         [VolumeState::Creating, VolumeState::Ready, VolumeState::Deleting]
             .into_iter()
@@ -92,7 +92,7 @@ pub struct VolumeHolderRecord {
 pub trait VolumeStore: Send + Sync {
     /// Adds volumes. Quota: `VOLUMES_PER_WORKSPACE_MAX`.
     async fn insert_volumes(&self, volumes: &[VolumeRecord]) -> Result<()>;
-    /// One volume of a workspace that is not being deleted.
+    /// Returns the volume of a workspace that is not being deleted.
     async fn volume(&self, workspace: &WorkspaceId, name: &str) -> Result<VolumeRecord>;
     /// Volumes of a workspace that are not being deleted, by name.
     async fn volumes(&self, workspace: &WorkspaceId) -> Result<Vec<VolumeRecord>>;
@@ -100,7 +100,7 @@ pub trait VolumeStore: Send + Sync {
     async fn volumes_on(&self, host: &HostId) -> Result<Vec<VolumeRecord>>;
     /// Sandboxes that use volumes of a workspace.
     async fn volume_holders(&self, workspace: &WorkspaceId) -> Result<Vec<VolumeHolderRecord>>;
-    /// Marks a volume as ready, and stores its details. One that is being deleted stays so.
+    /// Marks a volume as ready, and stores its details, unless it is being deleted.
     async fn update_volume(&self, id: &VolumeId, spec: &VolumeSpecRecord) -> Result<()>;
     /// Decides that a volume is deleted. Not while a sandbox has it.
     async fn delete_volume(&self, id: &VolumeId) -> Result<()>;

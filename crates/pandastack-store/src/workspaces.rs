@@ -1,5 +1,4 @@
-//! Workspaces: whether they may be used, what they may have, and what they give to sandboxes that
-//! are created without a value of their own.
+//! Workspaces: their state, quotas, and defaults for new sandboxes.
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -19,7 +18,7 @@ pub struct WorkspaceRecord {
     pub created_at: Timestamp,
     /// When it was suspended, if it is.
     pub suspended_at: Option<Timestamp>,
-    /// Why it was suspended.
+    /// Reason for the suspension.
     pub suspend_reason: Option<String>,
     /// Quotas of the workspace.
     pub quota: Quota,
@@ -47,7 +46,7 @@ impl WorkspaceRecord {
 pub enum WorkspaceMove {
     /// Stop it, for that reason.
     Suspend(Option<String>),
-    /// Let it go on. Lifetimes that were suspended are extended by the time of the suspension.
+    /// Resume it. Lifetimes that were suspended are extended by the time of the suspension.
     Resume,
     /// Begin to delete it: its keys are gone.
     Delete,
@@ -60,7 +59,7 @@ pub enum WorkspaceMove {
 pub trait WorkspaceStore: Send + Sync {
     /// Adds a workspace. Refuses a name that one has or had.
     async fn insert_workspace(&self, record: &WorkspaceRecord) -> Result<()>;
-    /// One workspace, unless it was deleted.
+    /// Returns the workspace, unless it was deleted.
     async fn workspace(&self, id: &WorkspaceId) -> Result<WorkspaceRecord>;
     /// All workspaces but the deleted ones, oldest first.
     async fn workspaces(&self) -> Result<Vec<WorkspaceRecord>>;

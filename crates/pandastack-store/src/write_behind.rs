@@ -63,7 +63,7 @@ pub struct WriteBehind<T> {
     receiver: Mutex<mpsc::Receiver<T>>,
     /// Records that were put.
     put: AtomicU64,
-    /// Of them, those that are in the store.
+    /// Number of records that are in the store.
     written: watch::Sender<u64>,
     /// Wakes the task, because a reader waits for pending records.
     hurry: Notify,
@@ -152,7 +152,7 @@ mod tests {
     use crate::sql::SqlStore;
     use pandastack_types::link::LinkKey;
 
-    /// Notes how many were written at once.
+    /// Records how many were written at once.
     struct Note(Arc<Mutex<Vec<usize>>>);
 
     #[async_trait]

@@ -1,4 +1,4 @@
-//! One build: which stages are needed, what each starts from, and what comes of the last.
+//! One build: which stages are needed, what each starts from, and the result of the last.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -84,7 +84,7 @@ impl<'a> Build<'a> {
             for one in &self.plan(&stage, index == target) {
                 number += 1;
                 // Instructions that only configure wait for nothing, so nothing else ends them.
-                self.left()?;
+                self.time_left()?;
                 match step::run(&mut self, &mut head, number, one).await? {
                     Outcome::Cached => self.cached += 1,
                     Outcome::Configured | Outcome::Ran => {}
@@ -272,7 +272,7 @@ impl<'a> Build<'a> {
         self.heads[index].take().ok_or_else(|| BuildError::new("a stage is used before it is built"))
     }
 
-    /// Gives it back.
+    /// Returns it.
     pub(crate) fn put_head(&mut self, index: usize, head: Head) {
         self.heads[index] = Some(head);
     }
@@ -295,7 +295,7 @@ impl<'a> Build<'a> {
     }
 
     /// Time left until the deadline.
-    pub(crate) fn left(&self) -> Result<Duration, BuildError> {
-        step::left(self.deadline)
+    pub(crate) fn time_left(&self) -> Result<Duration, BuildError> {
+        step::time_left(self.deadline)
     }
 }

@@ -70,7 +70,11 @@ pub(crate) async fn bake_logs(
     Ok(sse::respond(futures::stream::unfold(log, BuildLog::next)))
 }
 
-async fn ask(client: &AgentClient, id: &BuildId, seen_lines: Option<usize>) -> Result<Build, AgentError> {
+async fn read_build(
+    client: &AgentClient,
+    id: &BuildId,
+    seen_lines: Option<usize>,
+) -> Result<Build, AgentError> {
     let wait_seconds = seen_lines.map(|_| HOLD_SECONDS);
     let wait = ASK_WAIT + Duration::from_secs(wait_seconds.unwrap_or(0));
     let call = ReadBuild::new(id.clone(), BuildQuery { seen_lines, wait_seconds });
@@ -81,7 +85,7 @@ async fn ask(client: &AgentClient, id: &BuildId, seen_lines: Option<usize>) -> R
 pub(crate) async fn find(templates: &Templates, id: &BuildId) -> Result<(AgentClient, Build)> {
     let agents = templates.platform.agents();
     let asked = agents.into_iter().map(|client| async move {
-        let build = ask(&client, id, None).await;
+        let build = read_build(&client, id, None).await;
         build.map(|build| (client, build))
     });
     let mut found = join_all(asked).await.into_iter().flatten();
@@ -117,7 +121,7 @@ impl BuildLog {
         let news = async {
             tokio::time::sleep_until(self.asked + ASK_EVERY_MIN).await;
             self.asked = Instant::now();
-            ask(&self.client, &self.build.id, Some(self.shown)).await
+            read_build(&self.client, &self.build.id, Some(self.shown)).await
         };
         let news = tokio::select! {
             () = shutdown.cancelled() => return None,

@@ -28,8 +28,7 @@ const TEMPLATE: &str = "base";
 /// Longest time for unpacking, summing or packing files.
 const FILES_WAIT: Duration = Duration::from_secs(900);
 
-/// Unpacks an upload, whatever its compression. Owners do not matter: copies belong to root, or to whom
-/// they say.
+/// Unpacks an upload with any compression. Owners in the archive are ignored: `COPY` sets the owner.
 const UNPACK: &str =
     r#"mkdir -p "$DIR" && tar -x -f "$FILE" -C "$DIR" $OWNER 2>&1; code=$?; rm -f "$FILE"; exit $code"#;
 
@@ -91,7 +90,7 @@ async fn find(templates: &Templates, build: &BuildRecord) -> Result<Option<Sandb
     Ok(all.into_iter().find(|record| has_role(record.metadata.get(ROLE_LABEL))))
 }
 
-/// Lets the context machine of a build live as long as the build may take from now on.
+/// Extends the lifetime of a build's context machine to the longest time that the build can still take.
 pub(crate) async fn prolong(templates: &Templates, build: &BuildRecord) -> Result<()> {
     let Some(record) = find(templates, build).await? else { return Ok(()) };
     let ttl_seconds = Some(machines::TTL_SECONDS);

@@ -74,7 +74,7 @@ pub(crate) async fn run(
         machine.set_mode(&path, *mode).await?;
     }
     if selected.archives.is_empty() {
-        machine.make_dir_of(&wanted.dest, wanted.owner.as_deref(), build.left()?).await?;
+        machine.make_dir_of(&wanted.dest, wanted.owner.as_deref(), build.time_left()?).await?;
     }
     head.save(build, &key, &format!("COPY {}", wanted.dest)).await?;
     head.key = key;

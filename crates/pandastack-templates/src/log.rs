@@ -29,21 +29,21 @@ const LIMITS: LogLimits = LogLimits {
 pub(crate) struct Log(LineLog);
 
 impl Log {
-    /// Opens the log of a build; lines are appended to what it has.
+    /// Opens the log of a build and appends lines to it.
     pub(crate) async fn open(templates: &Arc<Templates>, build: &BuildRecord) -> Result<(Self, LogWriter)> {
         let (log, writer) = LineLog::open(StoredLog::new(templates, build), LIMITS).await?;
         Ok((Self(log), writer))
     }
 
     /// Logs a message of the platform.
-    pub(crate) async fn say(&self, line: &str) {
-        self.0.say(line).await;
+    pub(crate) async fn write(&self, line: &str) {
+        self.0.platform_line(line).await;
     }
 
-    /// Begins a step.
+    /// Starts a step.
     pub(crate) async fn step(&self, number: usize, total: usize, text: &str) -> StepLog {
         let first = text.lines().next().unwrap_or_default();
-        self.say(&format!("#{number} [{number}/{total}] {first}")).await;
+        self.write(&format!("#{number} [{number}/{total}] {first}")).await;
         StepLog { log: self.clone(), number, began: Instant::now() }
     }
 }
@@ -58,7 +58,7 @@ pub(crate) struct StepLog {
 impl StepLog {
     /// Ends the step.
     pub(crate) async fn end(&self, how: &str) {
-        self.log.say(&format!("#{} {how}", self.number)).await;
+        self.log.write(&format!("#{} {how}", self.number)).await;
     }
 }
 
@@ -105,7 +105,7 @@ impl LineStore for StoredLog {
 
     async fn append(&self, first: u64, lines: &[String]) -> Result<()> {
         self.templates.store.append_build_log(&self.id, first, lines).await?;
-        self.templates.logs.tell(&self.id);
+        self.templates.logs.notify(&self.id);
         Ok(())
     }
 

@@ -12,7 +12,7 @@ use pandastack_types::{BuildId, Owner, Result, SnapshotId};
 
 use crate::service::Templates;
 
-/// Label of a build's machines that says what they are for.
+/// Label that marks a build's machines.
 pub(crate) const ROLE_LABEL: &str = "role";
 /// Tag of the processes of a build's steps.
 pub(crate) const STEP_TAG: &str = "pandastack-build";
@@ -42,7 +42,7 @@ pub(crate) fn owner_of(user: String) -> String {
     if is_number { format!("{user}:{user}") } else { user }
 }
 
-/// Makes a machine for a build. It ends by itself if everything else forgets it.
+/// Creates a machine for a build. It ends by itself if everything else forgets it.
 pub(crate) async fn create(
     templates: &Templates,
     build: &BuildRecord,
@@ -76,7 +76,7 @@ pub(crate) async fn delete_all(templates: &Templates, id: &BuildId) -> Result<()
     Ok(())
 }
 
-/// Keeps a machine as it is now. Processes that its steps left running are ended before: a layer is
+/// Takes a snapshot of a machine. Processes that its steps left running are killed first: a layer contains
 /// files, not processes.
 pub(crate) async fn snapshot(machine: &Machine, name: &str) -> Result<SnapshotRecord> {
     machine.snapshot_built(STEP_TAG, name.chars().take(60).collect()).await

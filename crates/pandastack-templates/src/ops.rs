@@ -16,7 +16,7 @@ use crate::build_error::{BuildError, CANCELLED};
 use crate::service::Templates;
 use crate::{context, machines, plan, prune, runner};
 
-/// Begins a build, and its template on first use.
+/// Starts a build, and its template on first use.
 pub(crate) async fn create(
     templates: &Templates,
     workspace: WorkspaceId,
@@ -163,8 +163,7 @@ pub(crate) async fn start(
     Ok(build)
 }
 
-/// Cancels a build; one that ended is left as it is. A running build is told to stop, and ends soon
-/// after.
+/// Cancels a build; one that ended is left as it is. A running build is stopped, and ends soon after.
 pub(crate) async fn cancel(templates: &Arc<Templates>, build: BuildRecord) -> Result<()> {
     check_under_way(&build)?;
     let Some(running) = templates.begin(&build) else {
@@ -196,7 +195,7 @@ fn check_under_way(build: &BuildRecord) -> Result<()> {
     }
 }
 
-/// Makes a snapshot a version of a template.
+/// Publishes a snapshot as a version of a template.
 pub(crate) async fn publish(
     templates: &Arc<Templates>,
     workspace: WorkspaceId,
@@ -300,7 +299,7 @@ pub async fn delete_all(templates: &Arc<Templates>, workspace: &WorkspaceId) -> 
     Ok(templates.store.delete_templates(workspace).await?)
 }
 
-/// Makes tags mean a version.
+/// Points tags to a version.
 pub(crate) async fn set_tags(
     templates: &Templates,
     template: &TemplateRecord,

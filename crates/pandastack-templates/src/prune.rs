@@ -30,7 +30,7 @@ pub(crate) async fn all(templates: &Templates) {
 
 /// Tidies up one workspace.
 pub(crate) async fn workspace(templates: &Templates, id: &WorkspaceId) {
-    if let Err(error) = tidy(templates, id).await {
+    if let Err(error) = prune_workspace(templates, id).await {
         tracing::warn!(
             workspace = %id, error = %chain(&error),
             "cannot delete unused layers; retrying later"
@@ -38,7 +38,7 @@ pub(crate) async fn workspace(templates: &Templates, id: &WorkspaceId) {
     }
 }
 
-async fn tidy(templates: &Templates, workspace: &WorkspaceId) -> Result<()> {
+async fn prune_workspace(templates: &Templates, workspace: &WorkspaceId) -> Result<()> {
     let store = &templates.store;
     let builds = store.build_heads(workspace).await?;
     if builds.iter().any(|build| build.state == BuildState::Running) {

@@ -15,12 +15,12 @@ use crate::step;
 /// Tag of the process of a start command. It is not a step's, so it is running in the snapshot.
 const START_TAG: &str = "pandastack-start";
 /// Between two looks: nothing tells when a program is ready.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const CHECK_EVERY: Duration = Duration::from_millis(200);
 /// Timeout of one check.
 const CHECK_SECONDS: u64 = 30;
 /// Lines shown of a command that ended.
 const LINES_SHOWN: usize = 10;
-/// Fetches a URL with whatever the machine has.
+/// Fetches a URL with any tool that the machine has.
 const FETCH: &str = r#"if command -v curl >/dev/null; then curl -fsS -o /dev/null "$URL"
 elif command -v wget >/dev/null; then wget -q -O /dev/null "$URL"
 else python3 -c 'import os, urllib.request; urllib.request.urlopen(os.environ["URL"])'; fi"#;
@@ -71,7 +71,7 @@ pub(crate) async fn start(
             (error.failure.exit_code, error.failure.output) = (ended, lines);
             return Err(error);
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(CHECK_EVERY).await;
     }
 }
 
@@ -84,7 +84,7 @@ async fn is_ready(
     match ready {
         ReadyCheck::Port(port) => Ok(machine.ports().await?.iter().any(|one| one.port == *port)),
         ReadyCheck::File(path) => Ok(machine.stat(&scope.absolute(path)).await?.is_some()),
-        ReadyCheck::Process(name) => succeeds(machine, &look_for(name)).await,
+        ReadyCheck::Process(name) => succeeds(machine, &find_process(name)).await,
         ReadyCheck::Command(command) => {
             let argv = scope.argv(&Command::Shell(command.clone()));
             // A command may itself wait for what it checks.
@@ -99,8 +99,8 @@ async fn is_ready(
     }
 }
 
-/// Looks for a process by its name.
-fn look_for(name: &str) -> ExecRequest {
+/// Finds a process by its name.
+fn find_process(name: &str) -> ExecRequest {
     let end = (0..=PROCESS_NAME_BYTES).rev().find(|end| name.is_char_boundary(*end)).unwrap_or_default();
     let name = name.get(..end).unwrap_or(name);
     ExecRequest {
@@ -134,7 +134,7 @@ mod tests {
         let program = directory.join("a-rather-long-name");
         std::fs::copy("/bin/sleep", &program).unwrap();
         let finds = |name: &str| {
-            let request = look_for(name);
+            let request = find_process(name);
             let argv = request.argv.unwrap();
             Command::new(&argv[0]).args(&argv[1..]).envs(request.env.unwrap()).status().unwrap().success()
         };
@@ -147,6 +147,6 @@ mod tests {
         sleeper.wait().unwrap();
         std::fs::remove_dir_all(&directory).unwrap();
         assert_eq!(found, (true, false), "the name, and not a part of it");
-        assert_eq!(look_for("ää").env.unwrap()["NAME"], "ää");
+        assert_eq!(find_process("ää").env.unwrap()["NAME"], "ää");
     }
 }

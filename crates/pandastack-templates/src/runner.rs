@@ -24,7 +24,7 @@ use crate::service::{BuildLock, Templates};
 use crate::{context, machines, prune};
 
 /// Interval at which layers, and builds that were never started, are checked.
-const TIDY_EVERY: Duration = Duration::from_secs(60);
+const PRUNE_EVERY: Duration = Duration::from_secs(60);
 
 /// Time for a build to continue past its deadline, so that its step fails by itself with its own
 /// message.
@@ -32,12 +32,12 @@ const GRACE: Duration = Duration::from_secs(30);
 
 /// Runs builds until shutdown.
 pub async fn run(templates: Arc<Templates>) {
-    let mut tidy = tokio::time::interval(TIDY_EVERY);
+    let mut prune_timer = tokio::time::interval(PRUNE_EVERY);
     loop {
         tokio::select! {
             () = templates.background.shutdown.cancelled() => return,
             () = templates.work.notified() => {}
-            _ = tidy.tick() => {
+            _ = prune_timer.tick() => {
                 end_left(&templates).await;
                 prune::all(&templates).await;
             }
@@ -181,7 +181,7 @@ async fn run_one(templates: &Arc<Templates>, build: BuildRecord, running: &Build
             let phase = if error.message == CANCELLED { "cancelled" } else { "failed" };
             let line =
                 if phase == "failed" { format!("failed: {}", error.message) } else { phase.to_owned() };
-            log.say(&line).await;
+            log.write(&line).await;
             fail(templates, build.clone(), &error, phase).await.map(drop)
         }
     };
@@ -191,7 +191,7 @@ async fn run_one(templates: &Arc<Templates>, build: BuildRecord, running: &Build
     ended
 }
 
-/// Makes a finished build a version of its template.
+/// Publishes a finished build as a version of its template.
 async fn publish(templates: &Arc<Templates>, mut build: BuildRecord, built: Built, log: &Log) -> Result<()> {
     let snapshot = templates.machines.snapshot(&build.workspace, &built.snapshot).await?;
     let spec = &mut build.spec;
@@ -202,7 +202,7 @@ async fn publish(templates: &Arc<Templates>, mut build: BuildRecord, built: Buil
     (spec.ended_at, spec.phase) = (Some(now()), "done".to_owned());
     let took = now().duration_since(build.created_at).as_millis();
     let (steps, cached) = (built.steps, built.cached_steps);
-    log.say(&format!("template {} is ready: {steps} steps, {cached} cached, {took} ms", build.spec.name))
+    log.write(&format!("template {} is ready: {steps} steps, {cached} cached, {took} ms", build.spec.name))
         .await;
     build.state = BuildState::Done;
     build.spec.start = None;

@@ -193,7 +193,7 @@ impl Scope {
         format!("/{}", parts.join("/"))
     }
 
-    /// Does what an instruction says about configuration; false if it says something else.
+    /// Applies a configuration instruction; returns `false` for any other instruction.
     pub(crate) fn configure(&mut self, step: &Instruction, globals: &Globals) -> Result<bool, ExpandError> {
         match step {
             Instruction::Env(pairs) => {

@@ -30,11 +30,11 @@ pub struct Templates {
     pub(crate) work: Notify,
     /// Held while the files of a build are changed.
     pub(crate) uploads: KeyedMutex<BuildId>,
-    /// Told when a build's log has new lines.
+    /// Notified when a build's log has new lines.
     pub(crate) logs: LogNews<BuildId>,
     /// Grows with every change of a build's state.
     news: watch::Sender<u64>,
-    /// Builds that this process runs or ends, each with what stops it.
+    /// Builds that this process runs, each with its cancellation token.
     running: Mutex<HashMap<BuildId, RunningBuild>>,
     /// When each workspace last had its turn, as the number of the turn.
     turns: Mutex<HashMap<WorkspaceId, u64>>,
@@ -88,7 +88,7 @@ impl Templates {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a build runs here, or is ended here; `None` if it is already.
+    /// Records that a build runs here, or is ended here; `None` if it is already.
     pub(crate) fn begin(self: &Arc<Self>, build: &BuildRecord) -> Option<BuildLock> {
         let mut running = self.running();
         if running.contains_key(&build.id) {
@@ -135,7 +135,7 @@ impl Templates {
             .map_err(|_| Error::conflict(format!("template build `{id}` has not ended yet")))
     }
 
-    /// Tells followers that something changed.
+    /// Notifies followers of a change.
     pub(crate) fn notify(&self) {
         self.news.send_modify(|news| *news += 1);
     }

@@ -46,7 +46,7 @@ impl Head {
         self.machine.as_ref().ok_or_else(|| BuildError::new("the builder machine was lost"))
     }
 
-    /// Goes on from the result of an earlier build, if there is one. Its machine, which has older files,
+    /// Continues from the result of an earlier build, if there is one. Its machine, which has older files,
     /// ends.
     pub(crate) async fn restore(&mut self, build: &Build<'_>, key: &str) -> Result<bool, BuildError> {
         if self.no_cache {

@@ -28,7 +28,7 @@ pub(crate) enum Outcome {
     Ran,
 }
 
-/// Does what an instruction says.
+/// Runs an instruction.
 pub(crate) async fn run(
     build: &mut Build<'_>,
     head: &mut Head,
@@ -80,7 +80,7 @@ async fn make_workdir(build: &Build<'_>, head: &mut Head) -> Result<Outcome, Bui
         return Ok(Outcome::Cached);
     }
     let user = head.scope.config.user.clone().map(machines::owner_of);
-    head.machine(build).await?.make_dir_of(&path, user.as_deref(), build.left()?).await?;
+    head.machine(build).await?.make_dir_of(&path, user.as_deref(), build.time_left()?).await?;
     head.save(build, &key, &format!("WORKDIR {path}")).await?;
     head.key = key;
     Ok(Outcome::Ran)
@@ -152,7 +152,7 @@ pub(crate) fn command(scope: &Scope, argv: Vec<String>, seconds: u64) -> StartPr
 }
 
 /// Time left until a deadline; an error if there is none.
-pub(crate) fn left(deadline: Deadline) -> Result<std::time::Duration, BuildError> {
+pub(crate) fn time_left(deadline: Deadline) -> Result<std::time::Duration, BuildError> {
     let left = deadline.saturating_duration_since(Deadline::now());
     match left.is_zero() {
         true => Err(BuildError::new(TOO_LONG)),

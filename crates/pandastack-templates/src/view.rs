@@ -39,7 +39,7 @@ pub(crate) fn tag(record: TagRecord) -> TemplateTag {
     TemplateTag { tag: record.tag, build_id: record.build, created_at: record.created_at }
 }
 
-/// A template, with what its name means.
+/// A template, with its current version.
 pub(crate) async fn template(templates: &Templates, record: TemplateRecord) -> Result<Template> {
     let latest = templates.store.tagged_build(&record.id, LATEST).await?;
     let tags = templates.store.tags(&record.id).await?.into_iter().map(tag).collect();

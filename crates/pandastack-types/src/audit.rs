@@ -84,7 +84,7 @@ pub struct ChainCheck {
 }
 
 impl ChainCheck {
-    /// Begins after an entry with this hash; `None` if the first entry may follow any.
+    /// Starts after an entry with this hash; `None` if the first entry may follow any.
     pub fn after(hash: Option<String>) -> Self {
         Self { last: hash, checked: 0 }
     }

@@ -34,7 +34,7 @@ pub const DRAINED: u8 = b'D';
 
 /// Time for requests in progress to end after HOLD; then the edge cuts them.
 pub const DRAIN_SECONDS: u64 = 10;
-/// Time that an agent waits for DRAINED before it goes on without.
+/// Time that an agent waits for DRAINED before it continues without.
 pub const HOLD_SECONDS: u64 = DRAIN_SECONDS + 2;
 /// Grants of one sandbox at a time, one per edge. Beyond it: 503 `no_capacity`.
 pub const GRANTS_MAX: usize = 64;

@@ -2,7 +2,7 @@
 //!
 //! - Lines end in LF or CRLF, and the bytes may be split anywhere.
 //! - Several `data:` lines of an event are joined by `\n`. Comments and unknown fields, `retry:` among them, are skipped.
-//! - An event without data is none, as is one that the stream's end cuts off.
+//! - An event without data is ignored, as is one that the stream's end cuts off.
 //! - An event beyond the reader's limit is an error: a server must not make its client grow without bound.
 //!
 //! `id` is the field of that one event. A client that resumes a stream keeps the last one.

@@ -30,7 +30,7 @@ pub const ANSWER_WAIT: Duration = Duration::from_secs(10);
 /// Longest URL.
 pub const URL_BYTES_MAX: usize = 4096;
 
-/// Makes the requests.
+/// Sends the requests.
 pub struct Webhooks {
     allow_private: bool,
     /// Names of this server.
@@ -38,7 +38,7 @@ pub struct Webhooks {
     client: Result<reqwest::Client, String>,
 }
 
-/// Why a webhook did not take a delivery.
+/// Why a delivery to a webhook failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DeliveryError {
     /// The URL can never be called.

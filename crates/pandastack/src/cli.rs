@@ -110,7 +110,7 @@ pub enum Command {
     /// Show or change the client configuration
     #[command(subcommand)]
     Config(config::Command),
-    /// Show the versions of this program and of the server
+    /// Show the client and server versions
     Version,
     /// Check the files of a release against its signature
     Verify(verify::Args),

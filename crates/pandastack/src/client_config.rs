@@ -65,7 +65,7 @@ impl InvokingUser {
     }
 }
 
-/// Makes the client use a session.
+/// Configures the client to use a session.
 pub fn sign_in(user: &InvokingUser, api_url: &str, token: &str) -> Result<PathBuf> {
     let path = Config::path_in(&user.home);
     let mut object = read_object(&path)?;
@@ -83,7 +83,7 @@ pub fn sign_in(user: &InvokingUser, api_url: &str, token: &str) -> Result<PathBu
     Ok(path)
 }
 
-/// Makes the client use what it used before [`sign_in`]. `false` if nobody signed in.
+/// Restores the configuration from before [`sign_in`]. Returns `false` if there was no sign-in.
 pub fn sign_out(user: &InvokingUser) -> Result<bool> {
     let path = Config::path_in(&user.home);
     let mut object = read_object(&path)?;
@@ -221,7 +221,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let user = user(home.path());
         let path = Config::path_in(home.path());
-        assert!(!sign_out(&user).unwrap(), "nobody is signed in");
+        assert!(!sign_out(&user).unwrap(), "not signed in");
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         let before = serde_json::json!({"apiUrl": "http://a", "api_key": "pds_key", "theme": "dark"});
         std::fs::write(&path, before.to_string()).unwrap();

@@ -54,7 +54,7 @@ impl Failure {
         Self { message: message.into(), hints: Vec::new(), code: None, exit: None }
     }
 
-    /// Nothing of this kind has this name.
+    /// No resource of this kind has this name.
     pub fn not_found(kind: &str, name: &str) -> Self {
         Self { code: Some(ErrorCode::NotFound), ..Self::new(format!("{kind} `{name}` not found")) }
     }
@@ -70,7 +70,7 @@ impl Failure {
         }
     }
 
-    /// A wait was given up; what was waited for goes on.
+    /// A wait was abandoned; the operation continues.
     pub fn timed_out(message: impl Into<String>) -> Self {
         Self { exit: Some(TIMED_OUT), ..Self::new(message) }
     }

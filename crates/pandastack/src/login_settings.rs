@@ -10,21 +10,21 @@ use url::Url;
 
 use crate::failure::Failure;
 
-/// Default claim with the groups of a person.
+/// Default claim that lists the groups of a user.
 const GROUPS_CLAIM: &str = "groups";
 /// Default scopes, besides `openid`.
 const SCOPES: [&str; 2] = ["email", "profile"];
-/// Default life of a session.
+/// Default lifetime of a session.
 const SESSION_HOURS: u32 = 12;
-/// Longest life of a session.
+/// Maximum lifetime of a session.
 const SESSION_HOURS_MAX: u32 = 168;
-/// Default name of the provider on buttons.
+/// Default name of the provider on the sign-in button.
 const NAME: &str = "single sign-on";
 
 /// Options of the login provider (OpenID Connect).
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct OidcArgs {
-    /// Issuer of the login provider, exactly as it writes it, such as https://login.example.com
+    /// Issuer URL of the login provider, exactly as in its metadata, such as https://login.example.com
     #[arg(long, env = "PANDASTACK_OIDC_ISSUER", value_name = "URL")]
     pub oidc_issuer: Option<String>,
     /// Client ID of this installation at the login provider
@@ -37,16 +37,16 @@ pub struct OidcArgs {
     /// URL/v1/login/callback [default: the API's address]
     #[arg(long, env = "PANDASTACK_OIDC_PUBLIC_URL", value_name = "URL")]
     pub oidc_public_url: Option<Url>,
-    /// Name of the login provider on buttons [default: single sign-on]
+    /// Name of the login provider, shown on the sign-in button [default: single sign-on]
     #[arg(long, env = "PANDASTACK_OIDC_NAME", value_name = "NAME")]
     pub oidc_name: Option<String>,
     /// Scope to request besides `openid`; can be repeated [default: email, profile]
     #[arg(long = "oidc-scope", env = "PANDASTACK_OIDC_SCOPES", value_delimiter = ',', value_name = "SCOPE")]
     pub oidc_scopes: Vec<String>,
-    /// Claim with the groups of a person, such as `realm_access.roles` [default: groups]
+    /// Claim that lists the groups of a user, such as `realm_access.roles` [default: groups]
     #[arg(long, env = "PANDASTACK_OIDC_GROUPS_CLAIM", value_name = "CLAIM")]
     pub oidc_groups_claim: Option<String>,
-    /// Role for the people of a group: `viewer`, `developer`, `owner`, or `operator` in workspace
+    /// Role for users in a group: `viewer`, `developer`, `owner`, or `operator` in workspace
     /// `default`; can be repeated
     #[arg(
         long = "oidc-group",
@@ -55,7 +55,7 @@ pub struct OidcArgs {
         value_name = "GROUP=WORKSPACE:ROLE"
     )]
     pub oidc_groups: Vec<GroupRole>,
-    /// Domain of email addresses that may sign in; can be repeated [default: any]
+    /// Email domain that can sign in; can be repeated [default: any]
     #[arg(
         long = "oidc-email-domain",
         env = "PANDASTACK_OIDC_EMAIL_DOMAINS",
@@ -105,7 +105,7 @@ pub struct OidcSettings {
 }
 
 impl OidcSettings {
-    /// Flags and variables go before the file. `None` without an issuer.
+    /// Resolves the settings; flags and variables take precedence over the file. `None` without an issuer.
     pub fn resolve(args: &OidcArgs, file: OidcSection, api_url: &str) -> Result<Option<Self>> {
         let Some(issuer) = args.oidc_issuer.clone().or(file.issuer).filter(|text| !text.is_empty()) else {
             return Ok(None);
@@ -186,7 +186,7 @@ impl OidcSettings {
         arguments
     }
 
-    /// Reads the secret and makes the server's settings.
+    /// Reads the secret and builds the server's settings.
     pub fn open(&self) -> Result<LoginConfig> {
         let client_secret = match &self.client_secret_file {
             Some(file) => {

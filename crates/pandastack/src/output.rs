@@ -57,7 +57,7 @@ impl Output {
         self.line(&text)
     }
 
-    /// Writes a message for people to standard error; nothing with `--json` or `--quiet`.
+    /// Writes a message to standard error; nothing with `--json` or `--quiet`.
     pub fn note(self, text: &str) {
         if !self.is_json() && !self.quiet {
             eprintln!("{text}");

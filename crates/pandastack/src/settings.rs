@@ -70,7 +70,7 @@ pub struct Settings {
     pub database_url: Option<DatabaseUrl>,
     /// Requests per second for each workspace; `None` for no limit.
     pub requests_per_second: Option<NonZeroU32>,
-    /// Whether one or several tenants share the installation, and what that forbids.
+    /// Tenancy of the installation, with its restrictions.
     pub tenancy: Tenancy,
     /// Whether schedules may call loopback and private addresses.
     pub schedules_private_targets: bool,
@@ -82,7 +82,7 @@ pub struct Settings {
     pub backups: Backups,
     /// Days of point-in-time recovery.
     pub backup_retention_days: u16,
-    /// Where the audit log is exported to.
+    /// Destination of the audit log export.
     pub audit_sink: Option<AuditSink>,
     /// Domains for app host names.
     pub domains: Vec<String>,
@@ -90,9 +90,9 @@ pub struct Settings {
     pub api_names: Vec<String>,
     /// Whether a changed join secret is accepted.
     pub accept_new_link_secret: bool,
-    /// DNS server for proofs of custom domains.
+    /// DNS server for verifying ownership of custom domains.
     pub challenge_resolver: Option<SocketAddr>,
-    /// The login provider of people; `None` for API keys alone.
+    /// The login provider; `None` for API keys only.
     pub oidc: Option<OidcSettings>,
     /// What happens to outdated frozen states.
     pub frozen: FrozenSettings,
@@ -136,14 +136,14 @@ pub struct Settings {
     pub zygotes: bool,
     /// Templates to prepare at startup.
     pub warm_templates: Vec<String>,
-    /// Which of the settings that must differ between installations were given.
-    pub given: Given,
+    /// Which of the settings that must differ between installations were set explicitly.
+    pub explicit: ExplicitAddresses,
 }
 
-/// Settings that the operator gave, by flag, variable or file. [`crate::supervise::addresses`] chooses
-/// the others.
+/// Settings that the operator set explicitly, by flag, variable or file. [`crate::supervise::addresses`]
+/// chooses the others.
 #[derive(Debug, Clone, Copy)]
-pub struct Given {
+pub struct ExplicitAddresses {
     /// Address of the API.
     pub listen: bool,
     /// Subnet for sandbox addresses.
@@ -166,7 +166,7 @@ impl Settings {
             Failure::new(error.to_string())
                 .hint("check --domain and --api-name, or `domains` and `api_names`")
         })?;
-        let given = Given {
+        let explicit = ExplicitAddresses {
             listen: control.listen.or(file.control.listen).is_some(),
             subnet: agent.subnet.is_some() || file.agent.subnet.is_some(),
             net_prefix: agent.net_prefix.is_some() || file.agent.net_prefix.is_some(),

@@ -1,4 +1,4 @@
-"""Names are sent, returned and used in the place of IDs."""
+"""Names are sent, returned and used instead of IDs."""
 
 from __future__ import annotations
 

@@ -80,13 +80,13 @@ export type AppMetrics = WireRecord<{
 export interface DeployAppOptions {
   /** Branch, tag or commit of its repository. */
   gitRef?: string;
-  /** A local directory, without what builds make anew, such as `node_modules`. */
+  /** A local directory, without what builds create again, such as `node_modules`. */
   directory?: string;
   /** A running sandbox that has it. */
   fromSandbox?: string;
   /** The directory there. */
   path?: string;
-  /** Install everything anew. */
+  /** Install everything again. */
   clearCache?: boolean;
 }
 /** Scope and stage of a variable. */
@@ -98,7 +98,7 @@ export interface AppEnvOptions {
   /** `all`, `build` (never in a machine that serves) or `run` (never in a build). */
   stage?: string;
 }
-/** Paths that a build of an app creates anew, and its history. */
+/** Paths that a build of an app creates again, and its history. */
 const MADE_ANEW: ReadonlySet<string> = new Set([".git", "node_modules", ".venv", "venv", "__pycache__", ".next"]);
 
 /** A deployment as the server describes it: `id`, `status`, `error`, `git_commit`, ... */

@@ -96,7 +96,7 @@ export interface AttachVolume {
 export interface SandboxCreateOptions {
   /** Template to start from. */
   template?: string;
-  /** Unique in the workspace; can be used in the place of the ID. */
+  /** Unique in the workspace; can be used instead of the ID. */
   name?: string;
   /** Seconds to live. */
   ttlSeconds?: number;
@@ -212,7 +212,7 @@ export class PandaStack {
     return this.baseUrl;
   }
 
-  /** Get the workspace and scopes of the API key. */
+  /** Get the workspace and role of the API key. */
   async me(): Promise<MeInfo> {
     return (await this.#transport.send(get("/me"))).record();
   }

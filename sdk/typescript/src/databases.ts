@@ -36,7 +36,7 @@ export type Database = WireRecord<{
   id: string;
   /** `provisioning`, `running`, `read_only` (its disk is full: see `error`), `hibernated`, `recovering`, `failed` or `deleting`. */
   status: string;
-  /** Unique in the workspace; can be used in the place of the ID. */
+  /** Unique in the workspace; can be used instead of the ID. */
   name?: string;
   label?: string;
   size?: string;
@@ -75,7 +75,7 @@ export type DatabaseRows = WireRecord<{
 
 /** Options for a new database. */
 export interface CreateDatabaseOptions {
-  /** Unique in the workspace; can be used in the place of the ID. */
+  /** Unique in the workspace; can be used instead of the ID. */
   name?: string;
   label?: string;
   /** Memory, such as `4g`. */
@@ -89,7 +89,7 @@ export interface CreateDatabaseOptions {
 
 /** Options for a copy of a database. */
 export interface BranchDatabaseOptions {
-  /** Unique in the workspace; can be used in the place of the ID. */
+  /** Unique in the workspace; can be used instead of the ID. */
   name?: string;
   label?: string;
 }

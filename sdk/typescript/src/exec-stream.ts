@@ -62,7 +62,7 @@ const PROCESS_HEADER = "x-pandastack-process";
 /**
  * Iterate for {@link ExecChunk}; afterwards `exitCode` is set.
  *
- * A connection that breaks is taken up where it broke: the process goes on without it. Throws
+ * If the connection breaks, the stream resumes where it broke; the process keeps running. Throws
  * {@link ExecInterrupted} when the stream cannot be taken up and ends without an exit code,
  * {@link SandboxTimeout} when the command ran out of time.
  */

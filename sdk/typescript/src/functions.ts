@@ -10,7 +10,7 @@ import { eventPayload } from "./sse.js";
 import type { Transport } from "./transport.js";
 import { del, FILE_MS_MAX, get, given, PLAIN_EXEC_SECONDS_MAX, post, segment, STREAM_IDLE_MS_MAX } from "./wire.js";
 
-/** Paths that no function needs: histories, caches, and dependencies that the deploy installs anew. */
+/** Paths that no function needs: histories, caches, and dependencies that the deployment installs again. */
 const LEFT_OUT: ReadonlySet<string> = new Set([".git", "node_modules", "__pycache__", ".venv", "venv", ".DS_Store"]);
 /** Suffixes of files that are bundles already. */
 const BUNDLES = [".zip", ".tar.gz", ".tgz"];

@@ -66,7 +66,7 @@ export class MembersAPI {
     return this.#member(post("/members", given({ email, subject, role })));
   }
 
-  /** Change a member's role, also in open sessions. */
+  /** Change a member's role. Applies to open sessions, too. */
   async setRole(id: string, role: "viewer" | "developer" | "owner"): Promise<Member> {
     return this.#member({ ...post(`/members/${segment(id, "member id")}`, { role }), method: "PATCH" });
   }

@@ -55,7 +55,7 @@ export interface ExecChunk {
 /** The server's record of a sandbox, with its JSON names. */
 export interface SandboxInfo {
   id: string;
-  /** Unique in the workspace; can be used in the place of the ID. */
+  /** Unique in the workspace; can be used instead of the ID. */
   name?: string;
   template: string;
   cpu: number;

@@ -72,7 +72,7 @@ export interface LifecycleChange {
 
 /** Options of `snapshot`. */
 export interface SnapshotOptions {
-  /** Unique in the workspace; can be used in the place of the ID. */
+  /** Unique in the workspace; can be used instead of the ID. */
   name?: string;
   /** Take the name from the snapshot that has it. */
   replaceName?: boolean;

@@ -2,7 +2,8 @@
  * A terminal in a sandbox, over a WebSocket.
  *
  * A connection that breaks is opened again at the byte where it broke, so that no output is lost and none is shown
- * twice. The process belongs to the sandbox: it goes on when nobody is connected, and `process` finds it again.
+ * twice. The process belongs to the sandbox: it keeps running when no client is connected, and `process` finds it
+ * again.
  */
 
 import { checked } from "./check.js";

@@ -22,7 +22,7 @@ from pandastack import Database, PandaStack, PandaStackError
 
 psycopg = pytest.importorskip("psycopg")
 
-#: A killed server begins anew, and a lost machine boots and replays its log, all of it emulated.
+#: A killed server starts again, and a lost machine boots and replays its log, all of it emulated.
 BACK_SECONDS_MAX = 150
 #: Known by the platform's setting alone, as names below `pg` or `db` would not be. Nothing resolves them; see `on_loopback`.
 DOMAIN = "data.test"

@@ -18,7 +18,7 @@ export function Environment({ name }: { name: string }) {
       await api.apps.setEnv(name, form.key, form.value, { secret: form.secret });
       setForm({ key: "", value: "", secret: true });
       await list.refetch();
-    }, "Set; it holds from the next deployment or restart on");
+    }, "Variable set. It takes effect with the next deployment or restart.");
   return (
     <Card title="Environment" flush>
       <Problem error={list.error} />

@@ -27,7 +27,7 @@ export default function Keys() {
         <Loaded query={keys}>
           {(all) => (
             <Table
-              head={["Key", "Name", "Scope", "Created", "Expires", ""]}
+              head={["Key", "Name", "Role", "Created", "Expires", ""]}
               rows={all.map((key) => ({
                 key: key.prefix,
                 cells: [
@@ -36,7 +36,7 @@ export default function Keys() {
                     {key.label || "–"}
                     {key.prefix === mine && <span className="faint"> · this session</span>}
                   </span>,
-                  key.scope,
+                  key.role,
                   ago(key.created_at),
                   key.expires_at ? ago(key.expires_at) : "never",
                   <Button
@@ -133,7 +133,7 @@ export default function Keys() {
 function CreateKey({ onClose }: { onClose: () => void }) {
   const [form, setForm] = useState({
     label: "",
-    scope: "sandboxes" as "read" | "sandboxes" | "admin",
+    role: "developer" as "viewer" | "developer" | "owner",
     days: "",
   });
   const [secret, setSecret] = useState<string>();
@@ -143,7 +143,7 @@ function CreateKey({ onClose }: { onClose: () => void }) {
       setSecret(
         (
           await api.tokens.create(form.label, {
-            scope: form.scope,
+            role: form.role,
             ...(form.days ? { expiresInDays: Number(form.days) } : {}),
           })
         ).token,
@@ -181,15 +181,15 @@ function CreateKey({ onClose }: { onClose: () => void }) {
               onChange={(event) => setForm({ ...form, label: event.target.value })}
             />
           </Field>
-          <Field label="Scope">
+          <Field label="Role">
             <select
               className="select"
-              value={form.scope}
-              onChange={(event) => setForm({ ...form, scope: event.target.value as typeof form.scope })}
+              value={form.role}
+              onChange={(event) => setForm({ ...form, role: event.target.value as typeof form.role })}
             >
-              <option value="read">read: look at everything</option>
-              <option value="sandboxes">sandboxes: use everything</option>
-              <option value="admin">admin: keys, quotas and hosts, too</option>
+              <option value="viewer">viewer: list and describe resources</option>
+              <option value="developer">developer: also use all resources</option>
+              <option value="owner">owner: also manage keys and defaults</option>
             </select>
           </Field>
           <Field label="Days until it expires" hint="Default: never">

@@ -77,7 +77,7 @@ export function Overview() {
               <Link key={key} to={href}>
                 <Status value={status} />
                 <b className="cut">{name}</b>
-                <span className="cut muted">{why ?? "Open it to see the reason"}</span>
+                <span className="cut muted">{why ?? "Open the sandbox to see the reason"}</span>
               </Link>
             ))}
           </div>

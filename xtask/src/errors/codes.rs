@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail};
 use proc_macro2::{TokenStream, TokenTree};
 
-/// Begins the paragraph of a code's documentation that says what to do.
+/// Start of the paragraph of a code's documentation that says what to do.
 const NEXT_STEP: &str = "Next step: ";
 
 /// One code.

@@ -95,12 +95,15 @@ fn area(path: &Path) -> Option<String> {
         return None;
     }
     Some(match (name, file.split_once('/')) {
+        ("control", Some(("login", _))) => "sign-in".to_owned(),
         ("control", Some((folder, _))) if folder != "routes" => folder.to_owned(),
         ("control" | "rest" | "store" | "types", _) => "all of the API".to_owned(),
         ("agent" | "agent-client" | "net", _) => "hosts".to_owned(),
         ("edge", _) => "previews and domains".to_owned(),
         ("postgres", _) => "database connections".to_owned(),
         ("e2b", _) => "E2B clients".to_owned(),
+        ("oidc", _) => "login provider".to_owned(),
+        ("contexts", _) => "code contexts".to_owned(),
         _ => name.to_owned(),
     })
 }

@@ -1,9 +1,9 @@
 //! The templates with today's newest packages in place of the locked ones, and what changed since
 //! they were locked.
 //!
-//! Registries go on: a package that changes its ways breaks a template at its next lock. This is
-//! the test that says so before. It works on a copy of `templates/` and with a cache of its own,
-//! which is removed at the end.
+//! Registries change: a package that changes its behavior breaks a template at its next lock. This test
+//! detects it earlier. It works on a copy of `templates/` and with a cache of its own, which is removed at
+//! the end.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,7 +23,7 @@ const LOCKED: [&str; 4] = ["kernel", "base", "code-interpreter", "postgres-16"];
 /// A package of a registry, and its version.
 type Versions = BTreeMap<String, String>;
 
-/// Locks and builds every template anew.
+/// Locks and builds every template again.
 pub fn templates() -> Result<Counts> {
     let dir = tree::machine_cache_dir().join("drift");
     remove(&dir)?;

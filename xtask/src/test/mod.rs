@@ -163,7 +163,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
             lines.push(line("build", Session::build, &session));
             built = true;
         }
-        lines.extend(beside(&session, &lanes));
+        lines.extend(run_lanes(&session, &lanes));
     }
     Ok(summary(&lines, began.elapsed()))
 }
@@ -173,7 +173,7 @@ fn chosen<'a>(args: &Args, lane: &'a [Part]) -> Vec<&'a Part> {
 }
 
 /// Runs lanes beside each other, and the parts of each one after the other.
-fn beside(session: &Session, lanes: &[Vec<&Part>]) -> Vec<Line> {
+fn run_lanes(session: &Session, lanes: &[Vec<&Part>]) -> Vec<Line> {
     let run = |lane: &[&Part]| -> Vec<Line> {
         lane.iter().map(|part| line(part.name, part.run, session)).collect()
     };

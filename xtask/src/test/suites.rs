@@ -75,7 +75,7 @@ impl Session {
         Ok(Counts::one(passed))
     }
 
-    /// Makes what suites share that run beside each other.
+    /// Creates what concurrent suites share.
     pub fn build(&self) -> Result<Counts> {
         // The host's programs are the product's to name, so it is built first.
         build_tests()?;

@@ -5,7 +5,7 @@ const SHOWN: usize = 10;
 
 /// The problem, if the places are not exactly as many as the table in `file` allows: more of them
 /// would be a step back, and fewer must be written down, or they could come back.
-pub fn judge(rule: &str, allowed: usize, places: &[String], file: &str) -> Option<String> {
+pub fn problem(rule: &str, allowed: usize, places: &[String], file: &str) -> Option<String> {
     let found = places.len();
     if found < allowed {
         return Some(format!("{rule}: {found} places are left; lower the {allowed} in {file}"));
@@ -30,9 +30,9 @@ mod tests {
     #[test]
     fn an_allowance_is_exact() {
         let places = vec!["a.rs:1".to_owned(), "a.rs:2".to_owned()];
-        assert_eq!(judge("rule", 2, &places, "table.rs"), None);
-        let more = judge("rule", 1, &places, "table.rs").unwrap();
+        assert_eq!(problem("rule", 2, &places, "table.rs"), None);
+        let more = problem("rule", 1, &places, "table.rs").unwrap();
         assert_eq!(more, "rule: 2 places instead of 1\n    a.rs:1\n    a.rs:2");
-        assert!(judge("rule", 3, &places, "table.rs").unwrap().contains("lower the 3 in table.rs"));
+        assert!(problem("rule", 3, &places, "table.rs").unwrap().contains("lower the 3 in table.rs"));
     }
 }

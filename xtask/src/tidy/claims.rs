@@ -10,7 +10,7 @@ pub const PAGE: &str = "SECURITY.md";
 pub struct Tests(BTreeSet<String>);
 
 impl Tests {
-    /// Notes the functions of a file.
+    /// Records the functions of a file.
     pub fn read(&mut self, text: &str) {
         for line in text.lines().map(str::trim_start) {
             let words = ["fn ", "async fn ", "pub(super) async fn ", "def "];

@@ -100,11 +100,12 @@ pub fn problems() -> Result<Vec<String>> {
         serde_json::from_str(&read(metadata)?).context("read what `cargo metadata` printed")?;
     let is_linked = |package: &Package| metadata.resolve.nodes.iter().any(|node| node.id == package.id);
     let packages: Vec<Package> = metadata.packages.into_iter().filter(is_linked).collect();
-    Ok(judge(&policy, &packages))
+    Ok(policy_problems(&policy, &packages))
 }
 
-fn judge(policy: &Policy, packages: &[Package]) -> Vec<String> {
-    let mut problems: Vec<String> = packages.iter().flat_map(|package| judge_one(policy, package)).collect();
+fn policy_problems(policy: &Policy, packages: &[Package]) -> Vec<String> {
+    let mut problems: Vec<String> =
+        packages.iter().flat_map(|package| package_problems(policy, package)).collect();
     let mut by_name: BTreeMap<&str, Vec<&Package>> = BTreeMap::new();
     for package in packages {
         by_name.entry(&package.name).or_default().push(package);
@@ -129,7 +130,7 @@ fn judge(policy: &Policy, packages: &[Package]) -> Vec<String> {
     problems
 }
 
-fn judge_one(policy: &Policy, package: &Package) -> Vec<String> {
+fn package_problems(policy: &Policy, package: &Package) -> Vec<String> {
     let mut problems = Vec::new();
     let Package { name, version, license, source, .. } = package;
     let expression = license.as_deref().unwrap_or_default();
@@ -180,7 +181,7 @@ mod tests {
             [sources]
             allow-registry = ["https://github.com/rust-lang/crates.io-index"]
         "#;
-        let problems = judge(&toml::from_str(policy).unwrap(), packages);
+        let problems = policy_problems(&toml::from_str(policy).unwrap(), packages);
         assert_eq!(problems.len(), expect.len(), "{problems:?}");
         for (problem, expect) in problems.iter().zip(expect) {
             assert!(problem.contains(expect), "{problem}");

@@ -26,7 +26,7 @@ const ABOVE: [&str; 5] =
     ["pandastack", "pandastack-agent", "pandastack-console", "pandastack-control", "pandastack-e2b"];
 /// The crate of the sandbox core, as paths name it.
 const CORE: &str = "pandastack_sandboxes";
-/// What a service may name of the core.
+/// Items of the core that a service can use.
 const BORDER: [&[&str]; 15] = [
     &["Background"],
     &["EventNotice"],

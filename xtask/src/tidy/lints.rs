@@ -23,10 +23,10 @@ pub fn problems() -> Result<Vec<String>> {
         Ok((path, text))
     };
     let own: Vec<(PathBuf, String)> = PURE.iter().map(read).collect::<Result<_>>()?;
-    judge(&workspace, &own)
+    lint_problems(&workspace, &own)
 }
 
-fn judge(workspace: &str, own: &[(PathBuf, String)]) -> Result<Vec<String>> {
+fn lint_problems(workspace: &str, own: &[(PathBuf, String)]) -> Result<Vec<String>> {
     let workspace: Table = toml::from_str(workspace).context("parse clippy.toml")?;
     let mut problems = Vec::new();
     for (path, text) in own {
@@ -64,7 +64,7 @@ mod tests {
     #[track_caller]
     fn check(own: &[&str], expect: &[&str]) {
         let files = own.iter().zip('a'..).map(|(text, name)| (name.to_string().into(), (*text).to_owned()));
-        let problems = judge(WORKSPACE, &files.collect::<Vec<_>>()).unwrap();
+        let problems = lint_problems(WORKSPACE, &files.collect::<Vec<_>>()).unwrap();
         assert_eq!(problems, expect);
     }
 

@@ -45,7 +45,7 @@ const OWN_FILE: &str = "xtask/src/tidy/long_files.rs";
 pub struct LongFiles(BTreeMap<String, usize>);
 
 impl LongFiles {
-    /// Looks at a file. Generated files may be of any length.
+    /// Checks a file. Generated files can have any length.
     pub fn read(&mut self, path: &Path, text: &str) {
         let lines = text.lines().count();
         if kind_of(path).is_some() && lines > LINES_MAX && !text.contains("@generated") {
@@ -55,10 +55,10 @@ impl LongFiles {
 
     /// Every file that is longer than it may be, and every needless exception.
     pub fn problems(&self) -> Vec<String> {
-        self.judge(&LONGER)
+        self.problems_beyond(&LONGER)
     }
 
-    fn judge(&self, longer: &[(&str, usize)]) -> Vec<String> {
+    fn problems_beyond(&self, longer: &[(&str, usize)]) -> Vec<String> {
         let mut problems = Vec::new();
         for (path, lines) in &self.0 {
             let listed = longer.iter().find(|(name, _)| name == path);
@@ -86,7 +86,7 @@ mod tests {
         }
         long.read(Path::new("e.rs"), &format!("// @generated\n{}", "x\n".repeat(500)));
         let check = |longer: &[(&str, usize)], expect: &[&str]| {
-            let problems = long.judge(longer);
+            let problems = long.problems_beyond(longer);
             assert_eq!(problems.len(), expect.len(), "{problems:?}");
             assert!(
                 problems.iter().zip(expect).all(|(problem, start)| problem.starts_with(start)),

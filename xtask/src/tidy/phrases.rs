@@ -6,7 +6,7 @@ use super::allowance;
 
 /// A phrase in lower case, the term to use instead, and the number of lines that still have it. A
 /// number only goes down; a phrase with none left stays, so that it does not come back.
-const PHRASES: [(&str, &str, usize); 69] = [
+const PHRASES: [(&str, &str, usize); 81] = [
     ("lead ports of this machine", "forward local ports", 0),
     ("make, use and delete", "manage", 0),
     ("show and set what", "show or change", 0),
@@ -76,6 +76,18 @@ const PHRASES: [(&str, &str, usize); 69] = [
     ("records as clients see them", "converts records to API responses", 0),
     ("when it is mended", "fix the cause", 0),
     ("one sentence that a user can act on", "human-readable message", 0),
+    ("in the place of the id", "instead of the ID", 0),
+    ("may lead elsewhere", "may have new targets", 0),
+    ("for want of", "for lack of", 0),
+    ("says goodbye", "closes the session", 0),
+    ("begins anew", "starts over", 0),
+    ("made anew", "created again", 0),
+    ("sees to it", "ensures", 0),
+    ("it calls itself", "its issuer is", 0),
+    ("exactly as it writes it", "exactly as in its metadata", 0),
+    ("as it stands in", "its value in", 0),
+    ("repeat for several", "can be repeated", 0),
+    ("nobody is signed in", "not signed in", 0),
 ];
 /// The file with the table above.
 const OWN_FILE: &str = "xtask/src/tidy/phrases.rs";
@@ -110,10 +122,10 @@ impl Phrases {
 
     /// Every phrase that is on more lines than it was, or on fewer.
     pub fn problems(&self) -> Vec<String> {
-        let judge = |((phrase, term, left), found): (&(&str, &str, usize), &Vec<String>)| {
-            allowance::judge(&format!("instead of \"{phrase}\" write \"{term}\""), *left, found, OWN_FILE)
+        let problem = |((phrase, term, left), found): (&(&str, &str, usize), &Vec<String>)| {
+            allowance::problem(&format!("instead of \"{phrase}\" write \"{term}\""), *left, found, OWN_FILE)
         };
-        PHRASES.iter().zip(&self.found).filter_map(judge).collect()
+        PHRASES.iter().zip(&self.found).filter_map(problem).collect()
     }
 }
 

@@ -11,7 +11,7 @@ const EMPTY_NAMES: [&str; 5] = ["utils", "util", "common", "helpers", "manager"]
 /// Kinds of code.
 pub const CODE: [&str; 5] = ["rs", "py", "ts", "tsx", "mjs"];
 /// Lines of each kind that are still wider. The numbers only go down.
-const WIDE_ALLOWED: [usize; CODE.len()] = [1148, 743, 149, 8, 165];
+const WIDE_ALLOWED: [usize; CODE.len()] = [1086, 743, 149, 8, 165];
 /// The file with the numbers above.
 const OWN_FILE: &str = "xtask/src/tidy/text.rs";
 
@@ -52,7 +52,7 @@ pub fn kind_of(path: &Path) -> Option<usize> {
 pub struct Wide([Vec<String>; CODE.len()]);
 
 impl Wide {
-    /// Looks for them in a source.
+    /// Searches a source for them.
     pub fn read(&mut self, path: &Path, text: &str) {
         let Some(found) = kind_of(path).and_then(|kind| self.0.get_mut(kind)) else { return };
         let lines = text.lines().zip(1..).filter(|(line, _)| columns(line) > COLUMNS_MAX);
@@ -61,13 +61,13 @@ impl Wide {
 
     /// A problem for each kind of code that has more of them than it had, or fewer.
     pub fn problems(&self) -> Vec<String> {
-        let judge = |((kind, allowed), found): ((&&str, usize), &Vec<String>)| {
+        let problem = |((kind, allowed), found): ((&&str, usize), &Vec<String>)| {
             // Comments of Rust can be wrapped.
             let hint = if *kind == "rs" { " (`cargo xtask tidy --wrap` wraps comments)" } else { "" };
             let rule = format!("lines of .{kind} files over {COLUMNS_MAX} columns{hint}");
-            allowance::judge(&rule, allowed, found, OWN_FILE)
+            allowance::problem(&rule, allowed, found, OWN_FILE)
         };
-        CODE.iter().zip(WIDE_ALLOWED).zip(&self.0).filter_map(judge).collect()
+        CODE.iter().zip(WIDE_ALLOWED).zip(&self.0).filter_map(problem).collect()
     }
 }
 

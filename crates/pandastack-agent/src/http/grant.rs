@@ -22,7 +22,7 @@ use crate::sandbox::{ActivityGuard, EdgeGrant};
 const DIAL_WAIT: Duration = Duration::from_secs(5);
 /// Interval at which the agent checks that a guest whose edge has nothing more to send is still
 /// there.
-const LOOK_AFTER: Duration = Duration::from_secs(10);
+const CHECK_AFTER: Duration = Duration::from_secs(10);
 
 /// Wakes the sandbox, unless that is not wanted, and keeps the edge informed of it.
 pub(super) async fn grant(mut call: SandboxCall<OpenGrant>) -> Result<UpgradeResponse<GrantProtocol>> {
@@ -47,7 +47,7 @@ pub(super) async fn tunnel(mut call: SandboxCall<OpenTunnel>) -> Result<UpgradeR
     host.tasks.spawn(async move {
         let copy = async {
             let edge = TokioIo::new(upgrade.await.map_err(std::io::Error::other)?);
-            relay(edge, guest, is_there, LOOK_AFTER).await
+            relay(edge, guest, is_there, CHECK_AFTER).await
         };
         tokio::select! {
             ended = copy => drop(ended.inspect_err(|error| tracing::debug!(

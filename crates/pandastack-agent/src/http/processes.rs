@@ -88,7 +88,7 @@ pub(super) async fn output(call: SandboxCall<ProcessOutput>) -> Result<EventResp
     let id = ProcessId(process);
     let offsets = offsets(&query, &call.parts.headers)?;
     // An unknown process or an offset beyond its output is an answer, not the first event of a stream.
-    let info = process::look(&call.sandbox.lease().await?.guest, id).await?;
+    let info = process::process_info(&call.sandbox.lease().await?.guest, id).await?;
     if offsets.0 > info.stdout_end || offsets.1 > info.stderr_end {
         return Err(AgentError::BadRequest(format!(
             "the offsets are beyond the output of process {id}: {} bytes of stdout and {} bytes of stderr so far",
@@ -139,7 +139,7 @@ where
     let size = TerminalSize { rows: query.rows.unwrap_or(size.rows), cols: query.cols.unwrap_or(size.cols) };
     let (process, offset) = match query.process {
         Some(number) => {
-            let info = process::look(&handle.lease().await?.guest, ProcessId(number)).await?;
+            let info = process::process_info(&handle.lease().await?.guest, ProcessId(number)).await?;
             // Without an offset: the screen as far as it is kept.
             (info.process, query.offset.or(info.stdout_start).unwrap_or(0))
         }

@@ -6,9 +6,9 @@
 //! data: {"chunk":"0123456789","offset":0,"end":10}
 //! ```
 //!
-//! The id is the pair of offsets to go on from, so that a client that lost its stream names the last one it saw, as
-//! every event source does. Text is never cut inside a character: `end` is where the last whole one ends, and the rest
-//! comes with what completes it.
+//! The id is the pair of offsets to continue from, so that a client that lost its stream names the last one
+//! it saw, as every event source does. Text is never cut inside a character: `end` is where the last whole
+//! one ends, and the rest comes with what completes it.
 
 use std::collections::VecDeque;
 
@@ -57,7 +57,7 @@ pub(crate) struct OutputEvents {
 /// One event.
 pub(crate) struct OutputEvent {
     name: &'static str,
-    /// Offsets to go on from.
+    /// Offsets to continue from.
     id: String,
     data: Value,
 }

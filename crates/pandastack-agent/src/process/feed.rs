@@ -12,12 +12,12 @@ use crate::sandbox::handle::{GuestLease, SandboxHandle};
 /// Next byte wanted of standard output and of standard error.
 pub(crate) type Offsets = (u64, u64);
 
-/// A process's output and end. Dropping it detaches; the process goes on.
+/// A process's output and exit. Dropping it detaches; the process continues.
 pub(crate) struct Feed {
     handle: SandboxHandle,
     process: ProcessId,
     offsets: Offsets,
-    /// Of the sandbox, when the feed began.
+    /// Number of rollbacks of the sandbox when the feed started.
     rollbacks: u64,
     /// The present connection. The lease keeps the sandbox from going to sleep for lack of use.
     joined: Option<(ProcessStream, GuestLease)>,

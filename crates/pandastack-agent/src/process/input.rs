@@ -3,7 +3,7 @@
 use pandastack_guest_proto::client::ClientError;
 use pandastack_guest_proto::message::{ProcessId, StdinWrite};
 
-use super::lookup::{look, named};
+use super::lookup::{named, process_info};
 use crate::error::Result;
 use crate::sandbox::handle::{GuestLease, SandboxHandle};
 
@@ -19,7 +19,7 @@ pub(crate) struct Input {
 impl Input {
     pub(crate) async fn open(handle: SandboxHandle, process: ProcessId) -> Result<Self> {
         let lease = handle.lease().await?;
-        let taken = look(&lease.guest, process).await?.stdin_offset;
+        let taken = process_info(&lease.guest, process).await?.stdin_offset;
         Ok(Self { handle, lease, process, taken })
     }
 
@@ -36,7 +36,7 @@ impl Input {
                 }
                 Err(ClientError::Disconnected { .. }) => {
                     self.lease = self.handle.rejoin().await?;
-                    self.taken = look(&self.lease.guest, self.process).await?.stdin_offset;
+                    self.taken = process_info(&self.lease.guest, self.process).await?.stdin_offset;
                     let taken = usize::try_from(self.taken.saturating_sub(start)).unwrap_or(usize::MAX);
                     rest = &bytes[taken.min(bytes.len())..];
                     if rest.is_empty() && !close {

@@ -10,8 +10,8 @@ use crate::error::{AgentError, Result};
 use crate::sandbox::handle::SandboxHandle;
 use crate::warm::WARM_TAG;
 
-/// One process as it stands.
-pub(crate) async fn look(guest: &GuestClient, id: ProcessId) -> Result<ProcessInfo> {
+/// The current state of a process.
+pub(crate) async fn process_info(guest: &GuestClient, id: ProcessId) -> Result<ProcessInfo> {
     let found = guest.processes().await?.into_iter().find(|info| info.process == id);
     found.ok_or(AgentError::NoProcess(id.0))
 }
@@ -22,18 +22,18 @@ pub(crate) async fn list(guest: &GuestClient) -> Result<Vec<Process>> {
     Ok(guest.processes().await?.into_iter().filter(theirs).map(view::process).collect())
 }
 
-/// One process for the API.
+/// Returns the process for the API.
 pub(crate) async fn show(guest: &GuestClient, id: ProcessId) -> Result<Process> {
-    Ok(view::process(look(guest, id).await?))
+    Ok(view::process(process_info(guest, id).await?))
 }
 
-/// Waits for a process's end, at most that long; then answers how it stands. Sleep in between only
-/// takes time.
+/// Waits for a process's end, at most that long; then returns its state. A sleep in between only adds to
+/// the time.
 pub(crate) async fn wait(handle: &SandboxHandle, id: ProcessId, at_most: Duration) -> Result<Process> {
     let give_up = Instant::now() + at_most;
     let mut lease = handle.lease().await?;
     loop {
-        let info = look(&lease.guest, id).await?;
+        let info = process_info(&lease.guest, id).await?;
         if info.exit.is_some() {
             return Ok(view::process(info));
         }
@@ -51,7 +51,7 @@ pub(crate) async fn wait(handle: &SandboxHandle, id: ProcessId, at_most: Duratio
     }
 }
 
-/// A refusal because of an unknown process, as what it is.
+/// Converts a refusal because of an unknown process to its own error.
 pub(crate) fn named(error: ClientError, id: ProcessId) -> AgentError {
     match error.refusal() {
         Some(ErrorCode::NotFound) => AgentError::NoProcess(id.0),

@@ -22,6 +22,6 @@ mod view;
 pub(crate) use events::{OutputEvents, Style};
 pub(crate) use feed::{Feed, Offsets};
 pub(crate) use limits::terminal_size;
-pub(crate) use lookup::{list, look, named, show, wait};
+pub(crate) use lookup::{list, named, process_info, show, wait};
 pub(crate) use start::Start;
 pub(crate) use terminal_socket::TerminalSocket;

@@ -5,9 +5,9 @@
 //! | binary | input | output |
 //! | text | `{"resize":{"rows","cols"}}`, `{"stdin":"..."}` | `{"process":n,"offset":n}` first, `{"gap":{"from","to"}}`, `{"exit":n}`, `{"error":"..."}` |
 //!
-//! A published client prints text messages on the user's screen, so its address (`/ssh`) gets none and is only closed.
-//! The process goes on when the socket ends, and can be attached to again from the offset that was seen; on `/ssh`,
-//! which cannot say which process it means, it is hung up instead.
+//! A published client prints text messages on the user's screen, so its address (`/ssh`) gets none and is
+//! only closed. The process continues when the socket ends, and can be attached to again from the offset
+//! that was seen; on `/ssh`, which cannot say which process it means, it is hung up instead.
 
 use axum::extract::ws::{CloseFrame, Message, WebSocket, close_code};
 use bytes::Bytes;
@@ -152,7 +152,7 @@ impl TerminalSocket {
         socket.send(Message::text(what.to_string())).await
     }
 
-    /// Does what a text message says; returns input that it carries.
+    /// Handles a text message; returns the input that it carries.
     async fn run_order(&self, text: &str) -> Result<Option<Bytes>> {
         let bad =
             |error: serde_json::Error| AgentError::BadRequest(format!("the message is invalid: {error}"));

@@ -32,7 +32,7 @@ struct CapturedState {
 }
 
 impl Driver {
-    /// Takes a named snapshot and answers when it is on disk. The sandbox goes on as it was.
+    /// Takes a named snapshot and returns when it is on disk. The sandbox continues as it was.
     pub(super) async fn snapshot(&mut self, id: &SnapshotId, reply: Reply<AgentSnapshotDone>) {
         self.written().await;
         let to = self.host.layout.snapshot(id);
@@ -71,7 +71,7 @@ impl Driver {
         Ok(AgentSnapshotDone { size_bytes: 0, pause_ms: 0.0 })
     }
 
-    /// Captures the machine and lets it go on.
+    /// Captures the machine and resumes it.
     async fn take(&mut self) -> Result<CapturedState> {
         let goes_on = self.record.state == SandboxState::Running;
         // A clone first writes out what its source has in the page cache; done here, that is not part of the pause.
@@ -93,7 +93,7 @@ impl Driver {
         self.take_in_place(goes_on).await
     }
 
-    /// For a machine that runs: it goes on as soon as it has a twin.
+    /// For a running machine: it continues as soon as it has a twin.
     async fn take_by_twin(&mut self) -> Result<CapturedState> {
         let capture = self.begin_capture()?.await?;
         let (machine, disk) = (self.live()?.machine.clone(), self.live()?.resources.disk());
@@ -162,7 +162,7 @@ impl Driver {
         volume::originals(&self.host.layout, &self.record.spec.volumes)
     }
 
-    /// Begins a capture of the machine, which may run and be stopped meanwhile.
+    /// Starts a capture of the machine, which may run and be stopped meanwhile.
     pub(super) fn begin_capture(&self) -> Result<impl Future<Output = Result<Capture>> + use<>> {
         let resources = &self.live()?.resources;
         let (host, memory, manifest, slot) =
@@ -205,5 +205,5 @@ async fn write_twin(capture: &mut Capture, twin: Twin) -> Result<()> {
 
 async fn acknowledge(host: &Arc<Host>, snapshot: &Snapshot) {
     fault::point("snapshot.published").await;
-    snapshot.checksum_behind(&host.resources, Duration::ZERO);
+    snapshot.checksum_in_background(&host.resources, Duration::ZERO);
 }

@@ -24,7 +24,7 @@ use crate::snapshot_zygote;
 use crate::volume;
 use crate::zygote::ZygoteLease;
 
-/// Makes a sandbox and starts its driver. Runs as a task of its own, so that a caller who goes away
+/// Creates a sandbox and starts its driver. Runs as a task of its own, so that a caller who goes away
 /// leaves no half of one. Repeating a create returns the existing sandbox.
 pub(crate) async fn create(host: &Arc<Host>, request: AgentCreate) -> Result<AgentSandbox> {
     if let Ok(handle) = host.sandbox(&request.spec.id) {
@@ -123,7 +123,7 @@ async fn from_template(
         }
     }
     let made = restored(host, request, &baked.snapshot).await?;
-    host.zygotes.make_behind(&baked);
+    host.zygotes.create_in_background(&baked);
     Ok(made)
 }
 

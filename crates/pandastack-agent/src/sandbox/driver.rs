@@ -157,8 +157,8 @@ impl Driver {
         }
     }
 
-    /// The table's verdict. One that sleeps in memory still has its machine, and is copied and
-    /// written out like a paused one.
+    /// The verdict of the state table. A sandbox that sleeps in memory still has its machine, and is copied
+    /// and written out like a paused one.
     pub(super) fn accept(&self, request: Request) -> Verdict {
         let machine_wanted = matches!(request, Request::Snapshot | Request::Fork | Request::Hibernate);
         match self.record.sleeps_in_memory() && machine_wanted {
@@ -167,8 +167,8 @@ impl Driver {
         }
     }
 
-    /// The verdict on a copy. One that sleeps with its disk alone has no memory to copy: it wakes,
-    /// as for any other use.
+    /// The verdict on a copy. A sandbox that sleeps with only its disk has no memory to copy: it wakes, as
+    /// for any other use.
     pub(super) async fn accept_copy(&mut self, request: Request) -> Result<Verdict> {
         let asleep = self.record.state == SandboxState::Hibernated;
         if asleep && self.record.due_verdict(Timestamp::now()).is_some() {

@@ -41,9 +41,9 @@ type ForkedChildren = Vec<Result<launch_children::ForkedChild>>;
 struct ForkSignals {
     /// Notified when all is ready for the machine to pause.
     ready: oneshot::Sender<()>,
-    /// Told when it does. Dropped instead, there is no fork.
+    /// Notified when it does. If dropped instead, there is no fork.
     still: oneshot::Receiver<()>,
-    /// Told when it goes on, if it does; dropped at the end otherwise.
+    /// Notified when it continues; dropped at the end if it does not.
     resumed: oneshot::Sender<()>,
 }
 
@@ -114,7 +114,8 @@ async fn with_disks(host: &Host, forked: ForkedChildren, cloned: Vec<Result<()>>
 }
 
 impl Driver {
-    /// Forks the sandbox and answers when its children are up. It goes on as it was; a sleeping sandbox stays asleep.
+    /// Forks the sandbox and returns when its children are up. It continues as it was; a sleeping sandbox
+    /// stays asleep.
     pub(super) async fn fork(&mut self, children: Vec<SandboxSpec>, reply: Reply<AgentForked>) {
         self.children_up().await;
         match self.begin_fork(children).await {
@@ -205,8 +206,8 @@ impl Driver {
         Ok(Children { pause_ms, records, start: Start::Forks { forking, resolved } })
     }
 
-    /// Begins to fork the machine beside the driver: children are checked after the parent's
-    /// processes continue.
+    /// Starts to fork the machine beside the driver: children are checked after the parent's processes
+    /// continue.
     fn spawn_fork(
         &self,
         prepared: Vec<PreparedChild>,
@@ -250,7 +251,7 @@ impl Driver {
         Ok(prepared)
     }
 
-    /// Ends the children of a parent that did not go on.
+    /// Ends the children of a parent that did not continue.
     async fn end_forks(&self, forking: JoinHandle<ForkedChildren>) {
         for child in forking.await.unwrap_or_default().into_iter().flatten() {
             child.end(&self.host).await;
@@ -263,8 +264,8 @@ impl Driver {
         }
     }
 
-    /// Gives children copies of the volumes. Their images are opened by then: the fork is given the
-    /// open files.
+    /// Creates copies of the volumes for children. Their images are already open: the fork gets the open
+    /// files.
     async fn with_volume_copies(
         &self,
         prepared: Vec<PreparedChild>,
@@ -299,7 +300,8 @@ impl Driver {
         Ok(Children { pause_ms, records, start: Start::Copies { snapshot, dir } })
     }
 
-    /// Children of what a sleeping sandbox sleeps on. They get links of their own to it: should it wake meanwhile, its sleep is removed.
+    /// Children of a sleeping sandbox. They get their own links to its files, because a wake removes these
+    /// files.
     async fn fork_sleep(&mut self, children: Vec<SandboxSpec>) -> Result<Children> {
         let sleep = self.open_sleep()?;
         // Here, so that it is read once and not once for each child: the links have the mark that it was.

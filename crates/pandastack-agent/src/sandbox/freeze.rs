@@ -73,7 +73,7 @@ impl Driver {
         tokio::try_join!(resuming, self.thaw_guest()).map(|_| ())
     }
 
-    /// Forgets a connection that the resume would cut, so that the guest is connected anew. One made
+    /// Forgets a connection that the resume would cut, so that the guest is reconnected. A connection made
     /// while the machine is paused reaches the guest when it runs.
     fn forget_lost_guest(&mut self) {
         if !self.host.engine.capabilities().keeps_guest_streams
@@ -125,8 +125,8 @@ impl Driver {
         Identity { only_stood_still: true, ..refresh(&self.record, &self.host.config.guests) }
     }
 
-    /// Lets user processes go on in a machine that a fork resumes, as soon as it says so. If that
-    /// does not help, it is resumed here.
+    /// Thaws user processes in a machine that a fork resumes, as soon as the fork reports it. If that does
+    /// not help, it is resumed here.
     pub(super) async fn thaw_resumed(&mut self, resumed: oneshot::Receiver<()>) -> Result<()> {
         if resumed.await.is_ok() && self.thaw_guest().await.is_ok() {
             return Ok(());

@@ -48,7 +48,7 @@ impl Grants {
         Ok(EdgeGrant { address, hold, activity, _gone: gone.drop_guard() })
     }
 
-    /// Tells every edge to begin nothing more, and does not wait.
+    /// Tells every edge to start no new requests, and does not wait.
     pub(super) fn hold(&self) {
         for grant in &self.0 {
             grant.hold.cancel();

@@ -41,7 +41,7 @@ pub(crate) enum Command {
     },
     Move(Request, Reply<AgentSandbox>),
     Hibernate(Keep, Reply<AgentSandbox>),
-    /// Gives up its memory if it sleeps in it.
+    /// Releases its memory if it sleeps in it.
     WriteOut(Reply<()>),
     /// Gives up its memory if it is asleep or idle; returns whether it did.
     Relieve(Reply<bool>),
@@ -143,12 +143,12 @@ impl SandboxHandle {
     }
 
     pub(crate) async fn lease(&self) -> Result<GuestLease> {
-        self.ask(Command::Lease).await
+        self.send(Command::Lease).await
     }
 
     /// A lease for starting something, which is not cut off by a sleep before [`GuestLease::started`].
     pub(crate) async fn lease_to_start(&self) -> Result<GuestLease> {
-        self.ask(Command::LeaseToStart).await
+        self.send(Command::LeaseToStart).await
     }
 
     /// Waits until the sandbox is awake without waking it. For followers of a sandbox that fell
@@ -156,7 +156,7 @@ impl SandboxHandle {
     pub(crate) async fn rejoin(&self) -> Result<GuestLease> {
         let mut view = self.view.clone();
         loop {
-            match self.ask(Command::Join).await {
+            match self.send(Command::Join).await {
                 Ok(Some(lease)) => return Ok(lease),
                 Ok(None) => {}
                 Err(error) => return Err(self.explain(error).await),
@@ -170,8 +170,8 @@ impl SandboxHandle {
         }
     }
 
-    /// A failure to talk to the guest as what it means: if the machine is gone, that. Its end is
-    /// seen moments after its connections break.
+    /// Converts a failed guest call to its cause: a lost machine, if that is the case. The end of a machine
+    /// is noticed moments after its connections break.
     pub(crate) async fn explain(&self, error: AgentError) -> AgentError {
         let is_unreachable = match &error {
             AgentError::Guest(error) => error.kind() == ErrorKind::Unreachable,
@@ -192,20 +192,20 @@ impl SandboxHandle {
 
     /// A grant for an edge; see [`pandastack_types::grant`].
     pub(crate) async fn grant(&self, wake: bool) -> Result<EdgeGrant> {
-        self.ask(|reply| Command::Grant { wake, reply }).await
+        self.send(|reply| Command::Grant { wake, reply }).await
     }
 
     pub(crate) async fn move_to(&self, request: Request) -> Result<AgentSandbox> {
-        self.ask(|reply| Command::Move(request, reply)).await
+        self.send(|reply| Command::Move(request, reply)).await
     }
 
     pub(crate) async fn hibernate(&self, keep: Keep) -> Result<AgentSandbox> {
-        self.ask(|reply| Command::Hibernate(keep, reply)).await
+        self.send(|reply| Command::Hibernate(keep, reply)).await
     }
 
     /// Writes the sandbox to disk if it sleeps in memory.
     pub(crate) async fn write_out(&self) -> Result<()> {
-        self.ask(Command::WriteOut).await
+        self.send(Command::WriteOut).await
     }
 
     /// Writes the sandbox to disk if it is asleep in memory or idle; returns whether it did.
@@ -214,28 +214,28 @@ impl SandboxHandle {
     }
 
     pub(crate) async fn keep_awake(&self, until: Option<Timestamp>) -> Result<AgentSandbox> {
-        self.ask(|reply| Command::KeepAwake(until, reply)).await
+        self.send(|reply| Command::KeepAwake(until, reply)).await
     }
 
     pub(crate) async fn rollback(&self, id: SnapshotId) -> Result<AgentSandbox> {
-        self.ask(|reply| Command::Rollback(id, reply)).await
+        self.send(|reply| Command::Rollback(id, reply)).await
     }
 
     pub(crate) async fn snapshot(&self, id: SnapshotId) -> Result<AgentSnapshotDone> {
-        self.ask(|reply| Command::Snapshot(id, reply)).await
+        self.send(|reply| Command::Snapshot(id, reply)).await
     }
 
     pub(crate) async fn fork(&self, children: Vec<SandboxSpec>) -> Result<AgentForked> {
-        self.ask(|reply| Command::Fork(children, reply)).await
+        self.send(|reply| Command::Fork(children, reply)).await
     }
 
     pub(crate) async fn set_idle(&self, seconds: Option<u64>) -> Result<AgentSandbox> {
-        self.ask(|reply| Command::SetIdle(seconds, reply)).await
+        self.send(|reply| Command::SetIdle(seconds, reply)).await
     }
 
-    /// Changes what it may reach. Never wakes it.
+    /// Changes its network policy. Never wakes it.
     pub(crate) async fn set_network(&self, policy: NetworkPolicy) -> Result<AgentSandbox> {
-        self.ask(|reply| Command::SetNetwork(Box::new(policy), reply)).await
+        self.send(|reply| Command::SetNetwork(Box::new(policy), reply)).await
     }
 
     /// Sets what happens when it wakes with an outdated state. Never wakes it.
@@ -245,24 +245,24 @@ impl SandboxHandle {
 
     /// Makes one of its volumes larger, file system included.
     pub(crate) async fn grow_volume(&self, id: VolumeId, bytes: u64) -> Result<()> {
-        self.ask(|reply| Command::GrowVolume(id, bytes, reply)).await
+        self.send(|reply| Command::GrowVolume(id, bytes, reply)).await
     }
 
     /// Copies one of its volumes at one point in time, at which it is paused.
     pub(crate) async fn copy_volume(&self, from: VolumeId, to: VolumeId) -> Result<()> {
-        self.ask(|reply| Command::CopyVolume(from, to, reply)).await
+        self.send(|reply| Command::CopyVolume(from, to, reply)).await
     }
 
     /// Current resource usage. Never wakes the sandbox.
     pub(crate) async fn observe(&self) -> Result<Observation> {
-        self.ask(Command::Observe).await
+        self.send(Command::Observe).await
     }
 
     pub(crate) async fn delete(&self) -> Result<()> {
-        self.ask(Command::Delete).await
+        self.send(Command::Delete).await
     }
 
-    async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T> {
+    async fn send<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         self.commands.try_send(command(reply)).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => AgentError::NoCapacity(format!(

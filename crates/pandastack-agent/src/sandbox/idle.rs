@@ -22,7 +22,7 @@ const NOISE_BYTES_MAX: u64 = 512;
 /// 10 s, headers included, and must not keep it awake.
 const NOISE_BYTES_PER_SECOND: u64 = 30;
 /// Shortest time between two looks.
-const LOOK_MIN: Duration = Duration::from_millis(100);
+const CHECK_MIN: Duration = Duration::from_millis(100);
 /// Longest time between two looks at the byte counters, which nothing announces.
 const LOOK_MAX: Duration = Duration::from_secs(30);
 /// Time without use after which a sandbox may be put to sleep early, when the host is short of memory.
@@ -31,16 +31,16 @@ const RELIEF_IDLE_MIN: Duration = Duration::from_secs(10);
 const RETRY_AFTER: Duration = Duration::from_secs(30);
 
 /// Time until the next check of a running sandbox that has `left` until it may be put to sleep.
-fn next_look(limit: Option<Duration>, left: Duration, since_last: Duration) -> Duration {
+fn next_check(limit: Option<Duration>, left: Duration, since_last: Duration) -> Duration {
     // Often enough that traffic early in the period does not double it.
-    let every = limit.map_or(LOOK_MAX, |limit| (limit / 4).clamp(LOOK_MIN, LOOK_MAX));
-    left.min(every.saturating_sub(since_last)).max(LOOK_MIN)
+    let every = limit.map_or(CHECK_MAX, |limit| (limit / 4).clamp(CHECK_MIN, CHECK_MAX));
+    left.min(every.saturating_sub(since_last)).max(CHECK_MIN)
 }
 
 /// Network bytes that are not activity, so long after the last look. A sleeping sandbox was not
 /// checked, and has exchanged nothing meanwhile.
 fn noise_bytes_max(since_last: Duration) -> u64 {
-    NOISE_BYTES_MAX + NOISE_BYTES_PER_SECOND * since_last.min(LOOK_MAX).as_secs()
+    NOISE_BYTES_MAX + NOISE_BYTES_PER_SECOND * since_last.min(CHECK_MAX).as_secs()
 }
 
 impl Driver {
@@ -48,7 +48,7 @@ impl Driver {
     pub(super) fn next_time(&self) -> Option<Duration> {
         if self.record.sleeps_in_memory() {
             let light = self.host.config.light_sleep;
-            return Some(light.saturating_sub(self.asleep_since.elapsed()).max(LOOK_MIN));
+            return Some(light.saturating_sub(self.asleep_since.elapsed()).max(CHECK_MIN));
         }
         if self.record.state != SandboxState::Running {
             return None;
@@ -56,7 +56,7 @@ impl Driver {
         let limit = self.idle_limit();
         let left = limit
             .map_or(Duration::MAX, |limit| limit.saturating_sub(self.activity.idle()).max(self.lease_left()));
-        Some(next_look(limit, left, self.looked.at.elapsed()))
+        Some(next_check(limit, left, self.looked.at.elapsed()))
     }
 
     /// Decides whether to sleep in memory, or to write a sandbox asleep in memory to disk.
@@ -135,26 +135,26 @@ mod tests {
     fn check(limit_seconds: Option<u64>, left_seconds: u64, since_last_seconds: u64, expected: Duration) {
         let [left, since_last] = [left_seconds, since_last_seconds].map(Duration::from_secs);
         let limit = limit_seconds.map(Duration::from_secs);
-        assert_eq!(next_look(limit, left, since_last), expected, "{limit:?} {left:?} {since_last:?}");
+        assert_eq!(next_check(limit, left, since_last), expected, "{limit:?} {left:?} {since_last:?}");
     }
 
     #[test]
     fn traffic_is_looked_for_also_in_a_sandbox_that_never_sleeps() {
-        check(None, u64::MAX, 0, LOOK_MAX);
+        check(None, u64::MAX, 0, CHECK_MAX);
         check(None, u64::MAX, 20, Duration::from_secs(10));
     }
 
     #[test]
     fn requests_that_are_no_use_do_not_put_a_look_off() {
         check(Some(40), 35, 4, Duration::from_secs(6));
-        check(Some(40), 35, 50, LOOK_MIN);
+        check(Some(40), 35, 50, CHECK_MIN);
     }
 
     #[test]
     fn the_end_of_the_idle_time_is_not_slept_through() {
         check(Some(40), 3, 0, Duration::from_secs(3));
-        check(Some(4000), 4000, 0, LOOK_MAX);
-        check(Some(0), 0, 0, LOOK_MIN);
+        check(Some(4000), 4000, 0, CHECK_MAX);
+        check(Some(0), 0, 0, CHECK_MIN);
     }
 
     #[test]
@@ -163,12 +163,12 @@ mod tests {
         const ROUND_BYTES: u64 = 105 + 89 + 66;
         const ROUND_SECONDS: u64 = 10;
         for limit_seconds in [1, 5, 30, 40, 60, 120, 300, 3600] {
-            let between = next_look(Some(Duration::from_secs(limit_seconds)), Duration::MAX, Duration::ZERO);
+            let between = next_check(Some(Duration::from_secs(limit_seconds)), Duration::MAX, Duration::ZERO);
             let rounds = between.as_secs() / ROUND_SECONDS + 1;
             let bound = noise_bytes_max(between);
             assert!(rounds * ROUND_BYTES < bound, "{limit_seconds} s: {rounds} rounds, {bound} bytes");
             assert!(bound < rounds * ROUND_BYTES + 512, "{limit_seconds} s: {rounds} rounds, {bound} bytes");
         }
-        assert_eq!(noise_bytes_max(Duration::from_secs(3600)), noise_bytes_max(LOOK_MAX));
+        assert_eq!(noise_bytes_max(Duration::from_secs(3600)), noise_bytes_max(CHECK_MAX));
     }
 }

@@ -42,14 +42,15 @@ impl Driver {
         self.step(Transition::Hibernated).await
     }
 
-    /// Goes to sleep on disk: no process, slot or memory left. One that sleeps in memory is written out.
+    /// Puts the sandbox to sleep on disk, without process, slot or memory. If it sleeps in memory, writes
+    /// it out.
     pub(super) async fn hibernate(&mut self, keep: Keep) -> Result<()> {
         let left = self.write_down(keep).await?;
         self.sleep_without(left).await;
         Ok(())
     }
 
-    /// Gives up the memory that it sleeps in. One that does not any more is left alone.
+    /// Releases the memory that it sleeps in, if it still does.
     pub(super) async fn write_out(&mut self) -> Result<()> {
         match self.record.sleeps_in_memory() {
             true => self.hibernate(Keep::Memory).await,
@@ -148,7 +149,7 @@ impl Driver {
         let live = self.live()?;
         let capture = begun?.take(&self.host, live.machine.as_ref(), &live.resources.disk()).await?;
         let snapshot = capture.publish(&self.host, sleep).await?;
-        snapshot.checksum_behind(&self.host.resources, SLEEPERS_IMAGES_AFTER);
+        snapshot.checksum_in_background(&self.host.resources, SLEEPERS_IMAGES_AFTER);
         Ok(())
     }
 
@@ -176,7 +177,7 @@ impl Driver {
             Ok::<_, AgentError>(seals)
         })
         .await?;
-        snapshot::checksum_behind(&self.host.resources, sleep, seals, SLEEPERS_IMAGES_AFTER);
+        snapshot::checksum_in_background(&self.host.resources, sleep, seals, SLEEPERS_IMAGES_AFTER);
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use crate::error::{AgentError, Result};
 use crate::volume;
 
 impl Driver {
-    /// Makes a volume larger: its image, its device, and the file system in the running guest.
+    /// Grows a volume: its image, its device, and the file system in the running guest.
     pub(super) async fn grow_volume(&mut self, id: VolumeId, bytes: u64) -> Result<()> {
         let place = self.place_of(&id)?;
         if self.record.state != SandboxState::Running {

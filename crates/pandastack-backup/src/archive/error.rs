@@ -39,7 +39,7 @@ pub enum ArchiveError {
         /// On which object.
         name: String,
     },
-    /// An object is not what it should be.
+    /// An object has unexpected contents.
     #[error("{name} in the archive cannot be used")]
     Sealed {
         /// The object.

@@ -120,7 +120,7 @@ impl Work {
                     self.note_open(writer, system);
                     match self.receive(&mut stream, writer).await? {
                         EndReason::Stop => {
-                            // Whoever cannot say goodbye in time loses nothing: the slot keeps the rest.
+                            // A session that cannot close in time loses nothing: the slot keeps the rest.
                             let _ = tokio::time::timeout(STOP_WAIT, self.wind_up(stream, writer)).await;
                             return Ok(());
                         }
@@ -137,7 +137,7 @@ impl Work {
         }
     }
 
-    /// Receives and puts away until there is nothing more, or a stop is asked for.
+    /// Receives and archives until there is nothing more, or a stop is requested.
     async fn receive(
         &self,
         stream: &mut WalStream,
@@ -173,7 +173,7 @@ impl Work {
         }
     }
 
-    /// Puts away the last of a stream. A server that stops is gone before it could say what follows.
+    /// Archives the end of a stream. A server that stops is gone before it could say what follows.
     async fn finish_stream(
         &self,
         mut stream: WalStream,
@@ -186,7 +186,7 @@ impl Work {
         stream.finish().await.map_err(|_| ArchiverError::Ended)
     }
 
-    /// Puts away everything that the server has, and leaves.
+    /// Archives everything that the server has, and closes the session.
     async fn wind_up(&self, mut stream: WalStream, writer: &mut LogWriter) -> Result<(), ArchiverError> {
         let mut flushed = Lsn(0);
         loop {
@@ -305,8 +305,8 @@ impl Work {
         });
     }
 
-    /// Notes that everything that was received is archived. That there is nothing more is well too; only that nothing more came yet is not: a
-    /// server answers before it sends.
+    /// Records that everything that was received is archived. That there is nothing more is well too; only
+    /// that nothing more came yet is not: a server answers before it sends.
     fn note_archived(&self, writer: &LogWriter) {
         self.note_put(writer);
         self.status.send_modify(|status| {

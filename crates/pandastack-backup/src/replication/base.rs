@@ -16,7 +16,7 @@ const COMMAND: &str = "BASE_BACKUP";
 /// A part of a base backup, in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BasePart {
-    /// From where on the log is needed.
+    /// Position from which the log is needed.
     Begin {
         /// Position.
         start: Lsn,

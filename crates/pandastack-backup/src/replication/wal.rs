@@ -77,7 +77,8 @@ impl WalStream {
         }
     }
 
-    /// Tells the server what was received and what is durable: it forgets its log up to there. With `ask` it answers.
+    /// Confirms to the server what was received and what is durable, so that it can drop its log up to
+    /// there. With `ask` it answers.
     pub async fn confirm(&mut self, received: Lsn, durable: Lsn, ask: bool) -> Result<(), ReplicationError> {
         let mut message = BytesMut::with_capacity(39);
         message.put_u8(b'd');

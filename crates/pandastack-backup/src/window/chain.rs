@@ -60,7 +60,7 @@ impl Catalog {
         chain
     }
 
-    /// Goes on while there is log on the chain's timeline.
+    /// Continues while there is log on the chain's timeline.
     fn walk(&self, chain: &mut Chain) {
         loop {
             let segment = Segment::at(chain.timeline, chain.end);

@@ -13,7 +13,7 @@ use super::sink::AuditSink;
 use crate::services::Services;
 
 /// Longest pause: entries of other servers on the same database are no news here.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// Pause after a failure.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 
@@ -35,7 +35,7 @@ pub(crate) async fn run(services: Arc<Services>) {
                 Ok(true) => {}
                 Ok(false) => {
                     // Its sender lives as long as the server.
-                    let _ = tokio::time::timeout(LOOK_EVERY, written.changed()).await;
+                    let _ = tokio::time::timeout(CHECK_EVERY, written.changed()).await;
                 }
                 Err(error) => {
                     tracing::warn!(?sink, error, "cannot export the audit log; retrying");

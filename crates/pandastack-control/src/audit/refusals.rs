@@ -20,12 +20,12 @@ use crate::api_key::API_KEY_HEADER;
 use crate::auth;
 use crate::services::Services;
 
-/// Stands in the place of a prefix that no key of ours could have.
+/// Replaces a prefix that no key of ours could have.
 const UNKNOWN: &str = "unknown";
 /// The time that a budget is for.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// How many refusals may still be written down.
+/// Budget for refusals to record.
 #[derive(Debug, Default)]
 pub(crate) struct RefusalBudget(Mutex<Option<Window>>);
 

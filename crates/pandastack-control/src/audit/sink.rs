@@ -1,4 +1,4 @@
-//! Where the audit log is exported to.
+//! Destination of the audit log export.
 //!
 //! | sink | written as |
 //! |---|---|
@@ -18,7 +18,7 @@ use url::Url;
 
 /// Longest time that a server may take for a batch.
 const SEND_WAIT: Duration = Duration::from_secs(30);
-/// How much of the end of a file is read to find its last line. A line has at most a few kilobytes.
+/// Bytes read from the end of a file to find its last line. A line has at most a few kilobytes.
 const TAIL_BYTES: u64 = 64 * 1024;
 
 /// A destination of the audit log. A URL may contain a password, which [`std::fmt::Debug`] leaves out.

@@ -84,7 +84,7 @@ async fn find(store: &dyn Store, secret: &str) -> Result<ConsoleSession> {
     Ok(session)
 }
 
-/// Opens a session; answers its cookie.
+/// Opens a session; returns its cookie.
 pub(crate) async fn open(store: &dyn Store, caller: &Caller, browser: &str) -> Result<String> {
     let (secret, id) = (random_hex::<SECRET_BYTES>()?, random_hex::<ID_BYTES>()?);
     let at = now();

@@ -9,7 +9,7 @@
 //! revocation and the web console treat it as any key.
 //!
 //! Must hold:
-//! - Nobody is signed in without a role: [`roles`] decides, from groups and from what owners recorded.
+//! - A sign-in needs a role: [`roles`] determines it, from groups and from memberships.
 //! - A session ends with its member, and when a later sign-in finds that the groups give no role any more.
 //! - Nothing about an attempt is stored: the browser's cookie and the provider have it.
 
@@ -34,7 +34,7 @@ pub use roles::GroupRole;
 /// Path of the callback, below the public URL.
 pub(crate) const CALLBACK: &str = "/v1/login/callback";
 
-/// The login provider, and what its people may do.
+/// The login provider, and the roles of its users.
 #[derive(Debug, Clone)]
 pub struct LoginConfig {
     /// The provider. Its redirect URI is made from `public_url`.
@@ -88,7 +88,7 @@ pub(crate) fn configured(services: &Services) -> Result<&Login> {
     })
 }
 
-/// Ends a session and what it has open.
+/// Ends a session and its open requests and streams.
 pub(crate) async fn end(services: &Services, workspace: &WorkspaceId, prefix: &str) -> Result<()> {
     services.store.delete_session(workspace, prefix).await?;
     services.keys.revoke(prefix);

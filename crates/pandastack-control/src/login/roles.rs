@@ -1,4 +1,4 @@
-//! Which roles a person has, from groups and from what owners recorded. Pure.
+//! The roles of a person, from groups and from memberships. Pure functions.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -17,7 +17,7 @@ const OPERATOR: &str = "operator";
 pub struct GroupRole {
     /// The group, as the provider names it.
     pub group: String,
-    /// Where it gives a role.
+    /// Workspace in which it gives a role.
     pub workspace: WorkspaceId,
     /// The role.
     pub role: Role,
@@ -66,16 +66,16 @@ pub(super) fn granted(groups: &[String], mapping: &[GroupRole]) -> BTreeMap<Work
     granted
 }
 
-/// What a sign-in changes.
+/// Changes that a sign-in makes.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Changes {
     /// Members to write: one in each workspace where the person has a role.
     pub(super) members: Vec<MemberRecord>,
-    /// Members whose groups give no role any more, and whom no owner added.
+    /// Members whose groups no longer give a role, and whom no owner added.
     pub(super) gone: Vec<MemberRecord>,
 }
 
-/// What the members of a person become with a sign-in. `known` are those of
+/// Computes how a sign-in changes the memberships of a person. `known` are the members from
 /// [`members_of`](pandastack_store::members::MemberStore::members_of).
 pub(super) fn changes(
     person: &Person,

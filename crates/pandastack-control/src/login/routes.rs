@@ -64,7 +64,7 @@ pub(crate) struct StartArgs {
     workspace: Option<WorkspaceId>,
 }
 
-/// Begin to sign in to the web console: redirects the browser to the login provider.
+/// Start a sign-in to the web console. Redirects the browser to the login provider.
 #[utoipa::path(get, path = "/v1/login/start", tag = "login", operation_id = "start_login", security(()),
     params(("workspace" = Option<String>, Query)), responses(
     (status = 303, description = "To the login provider"),
@@ -136,26 +136,26 @@ async fn finish(
 ) -> Result<HeaderValue> {
     let refused = |why: &str| failed(LoginError::Refused(why.to_owned()));
     let kept =
-        presented(headers).ok_or_else(|| refused("it did not begin in this browser, or took too long"))?;
+        presented(headers).ok_or_else(|| refused("it did not start in this browser, or it expired"))?;
     let (secret, workspace) = match kept.split_once('.') {
         Some((secret, workspace)) => {
-            (secret, Some(workspace.parse().map_err(|_| refused("its cookie is damaged"))?))
+            (secret, Some(workspace.parse().map_err(|_| refused("its cookie is invalid"))?))
         }
         None => (kept, None),
     };
-    let attempt = Attempt::from_cookie(secret).ok_or_else(|| refused("its cookie is damaged"))?;
+    let attempt = Attempt::from_cookie(secret).ok_or_else(|| refused("its cookie is invalid"))?;
     if args.state.as_deref() != Some(attempt.state().as_str()) {
-        return Err(refused("the response belongs to another sign-in (wrong state)"));
+        return Err(refused("the response is for a different sign-in (`state` does not match)"));
     }
     // RFC 9207: a response of another provider must not be redeemed at this one.
     if args.iss.is_some_and(|iss| iss != login.config.oidc.issuer) {
-        return Err(refused("the response is of another provider"));
+        return Err(refused("the response is from a different provider"));
     }
     if let Some(error) = args.error {
         let shown: String = error.chars().filter(|c| c.is_ascii_graphic()).take(80).collect();
         return Err(refused(&format!("the provider responded `{shown}`")));
     }
-    let code = args.code.ok_or_else(|| refused("the response has no code"))?;
+    let code = args.code.ok_or_else(|| refused("the response has no authorization code"))?;
     let (provider, _place) = login.provider()?;
     let person = provider.exchange(&attempt, &code).await.map_err(failed)?;
     let browser = headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -173,7 +173,7 @@ async fn finish(
     console::cookie(&secret)
 }
 
-/// Begin to sign in on a device without a browser. A person confirms the code at the login provider.
+/// Start a sign-in on a device without a browser. The user confirms the code at the login provider.
 #[utoipa::path(post, path = "/v1/login/device", tag = "login", operation_id = "start_device_login",
     security(()), responses((status = 200, body = DeviceLogin), (status = 429, body = ErrorBody),
     (status = 501, description = "No login provider is configured", body = ErrorBody),
@@ -199,7 +199,7 @@ pub(crate) async fn start_device(
     Ok(([(header::CACHE_CONTROL, no_store())], Json(device)).into_response())
 }
 
-/// Finish a sign-in on a device: get its session once the person has confirmed.
+/// Finish a sign-in on a device: get its session once the user has confirmed.
 #[utoipa::path(post, path = "/v1/login/token", tag = "login", operation_id = "finish_device_login",
     security(()), request_body = FinishLogin, responses((status = 200, body = LoginProgress),
     (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 429, body = ErrorBody),
@@ -237,7 +237,7 @@ async fn poll(services: &Services, login: &Login, finish: &FinishLogin) -> Resul
     Ok(LoginProgress { status: LoginStatus::Complete, session: Some(session) })
 }
 
-/// Sign out on a device: ends the session that the request is made with. API keys are not affected.
+/// Sign out on a device: end the session that makes the request. API keys are not affected.
 #[utoipa::path(delete, path = "/v1/login/session", tag = "login", operation_id = "end_login", responses(
     (status = 204), (status = 401, body = ErrorBody),
     (status = 409, description = "The credential is an API key", body = ErrorBody)))]
@@ -248,7 +248,7 @@ pub(crate) async fn sign_out(
 ) -> ApiResult<StatusCode> {
     let bearer = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let secret = bearer.and_then(|value| value.split_once(' ')).map(|(_, secret)| secret.trim());
-    let none = || Error::new(ErrorCode::Unauthorized, "the request has no session; nobody is signed in");
+    let none = || Error::new(ErrorCode::Unauthorized, "not signed in; the request has no session");
     let caller = keys.check_from(address_of(request.extensions()), secret.ok_or_else(none)?).await?;
     let token = services.store.token(&caller.prefix).await?;
     if token.is_some_and(|token| token.session.is_none()) {

@@ -1,4 +1,4 @@
-//! From a person to a session.
+//! Creates the session of a person who signed in.
 
 use pandastack_oidc::Person;
 use pandastack_store::clock::now;
@@ -72,7 +72,7 @@ pub(super) async fn open(
     Ok(key)
 }
 
-/// What a member may do.
+/// The rights of a member.
 fn rights(member: &MemberRecord) -> (MemberId, Option<Role>, bool) {
     (member.id.clone(), member.effective_role(), member.operator)
 }

@@ -30,7 +30,7 @@ const OWN: [&str; 6] = ["sandboxes", "snapshots", "run", "me", "usage", "audit"]
 const REMEMBERED: Duration = Duration::from_secs(1);
 /// Longest time to connect to the leader.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
-/// Says that a request was passed on already.
+/// Marks a request that was already forwarded.
 const PASSED_ON: HeaderName = HeaderName::from_static("x-pandastack-passed-on");
 /// The client's address.
 const PASSED_ON_FOR: HeaderName = HeaderName::from_static("x-pandastack-passed-on-for");
@@ -168,7 +168,7 @@ async fn leader(member: &Member) -> Result<Leader> {
     member.replicas.remember_leader(found)
 }
 
-/// A client for another replica, and what its paths begin with.
+/// A client for another replica, with the prefix of its paths.
 pub(super) fn client_for(address: &str) -> Result<(reqwest::Client, String)> {
     let builder = pandastack_http::builder_for(address)
         .connect_timeout(CONNECT_MAX)
@@ -187,7 +187,7 @@ impl Replicas {
         known.clone().filter(|leader| leader.since.elapsed() < REMEMBERED)
     }
 
-    /// Keeps the connections that there are when the leader is the same.
+    /// Keeps existing connections if the leader did not change.
     fn remember_leader(&self, found: Replica) -> Result<Leader> {
         let mut known = self.leader.lock().unwrap_or_else(PoisonError::into_inner);
         let leader = match known.take().filter(|known| known.replica == found) {

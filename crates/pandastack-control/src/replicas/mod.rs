@@ -58,7 +58,7 @@ pub(crate) struct Replicas {
     /// Address at which the other replicas reach this one.
     pub(crate) address: String,
     leads: AtomicBool,
-    /// The leader, as long as this is another one and was looked up lately.
+    /// The leader, if it is another replica and was looked up recently.
     leader: Mutex<Option<forward::Leader>>,
 }
 
@@ -67,7 +67,7 @@ impl Replicas {
         Self { instance, address, leads: AtomicBool::new(false), leader: Mutex::new(None) }
     }
 
-    /// From now on this replica leads.
+    /// Makes this replica the leader.
     pub(crate) fn lead(&self) {
         self.leads.store(true, Ordering::SeqCst);
     }
@@ -104,7 +104,8 @@ enum End {
     Lost(StoreError),
 }
 
-/// Takes part until told to leave. `leads`: the session leads already, and is the first to lead.
+/// Runs the replica until it is told to leave. `leads`: the session leads already, and is the first to
+/// lead.
 pub(crate) async fn run(
     member: &Member,
     mut session: Box<dyn Session>,
@@ -150,7 +151,7 @@ async fn take_part(
         let waited = act_from.filter(|_| !member.replicas.leads());
         tokio::select! {
             () = leave.cancelled() => return End::Left,
-            news = session.news() => match news {
+            news = session.next_changes() => match news {
                 Ok(news) => apply_changes(member, news).await,
                 Err(error) => return End::Lost(error),
             },
@@ -205,7 +206,7 @@ impl Drop for Work<'_> {
     }
 }
 
-/// Takes in what was changed, by whomever.
+/// Applies the changes of all replicas.
 async fn apply_changes(member: &Member, news: Vec<ReplicaChange>) {
     for one in news {
         match one {
@@ -224,7 +225,7 @@ async fn apply_changes(member: &Member, news: Vec<ReplicaChange>) {
     }
 }
 
-/// Looks up again whatever may have changed without a notification.
+/// Reloads everything that may have changed without a notification.
 async fn catch_up(member: &Member) {
     member.names.forget();
     member.sandboxes.forget_all();

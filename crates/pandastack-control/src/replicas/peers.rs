@@ -38,7 +38,7 @@ impl Peers for ReplicaPeers {
         let mut marks = Marks::default();
         for replica in self.store.replicas().await? {
             if replica.instance != self.replicas.instance {
-                marks.extend(self.ask(&replica).await?);
+                marks.extend(self.fetch_marks(&replica).await?);
             }
         }
         Ok(marks)
@@ -46,7 +46,7 @@ impl Peers for ReplicaPeers {
 }
 
 impl ReplicaPeers {
-    async fn ask(&self, replica: &Replica) -> Result<Marks> {
+    async fn fetch_marks(&self, replica: &Replica) -> Result<Marks> {
         let (http, base) = client_for(&replica.address)?;
         let me: HostId = self.replicas.instance.parse().map_err(Error::internal)?;
         let at = Timestamp::now().as_second();

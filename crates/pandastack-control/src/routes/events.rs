@@ -93,7 +93,7 @@ impl Follower {
         Self { comment_at: self.place.comment_at(), ..self }
     }
 
-    /// The next frame; `None` after the sandbox is gone or the server stops.
+    /// The next frame; `None` once the sandbox is deleted or the server stops.
     async fn next(mut self) -> Option<(String, Self)> {
         loop {
             if self.ended {

@@ -219,7 +219,7 @@ async fn signed(
     Ok(Json(SignedUrl { url: origin(headers) + &target, target, method: method.to_owned(), expires_at }))
 }
 
-/// The address that a client came to, as far as it can be known.
+/// The address that a client used, if it is known.
 fn origin(headers: &http::HeaderMap) -> String {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let host = text(header::HOST.as_str()).unwrap_or_default();

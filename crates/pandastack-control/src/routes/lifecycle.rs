@@ -7,7 +7,7 @@ use axum::extract::State;
 use http::StatusCode;
 use pandastack_rest::{ApiResult, Caller, Id, JsonBody};
 use pandastack_sandboxes::machines::Machines;
-use pandastack_sandboxes::ops::lifecycle::Move;
+use pandastack_sandboxes::ops::lifecycle::StateChange;
 use pandastack_sandboxes::{Sandboxes, ops};
 use pandastack_store::SandboxRecord;
 use pandastack_types::api::{Hibernate, KeepAwake, Lifecycle, PatchLifecycle, StatusAnswer};
@@ -17,7 +17,7 @@ async fn change_state(
     sandboxes: &Arc<Sandboxes>,
     caller: &Caller,
     id: &SandboxId,
-    movement: Move,
+    movement: StateChange,
 ) -> Result<SandboxRecord> {
     let (record, client) = ops::live(sandboxes, &caller.workspace, id).await?;
     ops::lifecycle::change_state(sandboxes, record, client, movement, false).await
@@ -31,7 +31,7 @@ pub(crate) async fn pause(
     caller: Caller,
     Id(id): Id<SandboxId>,
 ) -> ApiResult<StatusCode> {
-    change_state(&sandboxes, &caller, &id, Move::Pause).await?;
+    change_state(&sandboxes, &caller, &id, StateChange::Pause).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -43,7 +43,7 @@ pub(crate) async fn resume(
     caller: Caller,
     Id(id): Id<SandboxId>,
 ) -> ApiResult<StatusCode> {
-    change_state(&sandboxes, &caller, &id, Move::Resume).await?;
+    change_state(&sandboxes, &caller, &id, StateChange::Resume).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -57,7 +57,7 @@ pub(crate) async fn hibernate(
     Id(id): Id<SandboxId>,
     JsonBody(request): JsonBody<Hibernate>,
 ) -> ApiResult<Json<StatusAnswer>> {
-    let record = change_state(&sandboxes, &caller, &id, Move::Hibernate(request.keep)).await?;
+    let record = change_state(&sandboxes, &caller, &id, StateChange::Hibernate(request.keep)).await?;
     Ok(Json(StatusAnswer { status: record.state }))
 }
 
@@ -69,7 +69,7 @@ pub(crate) async fn wake(
     caller: Caller,
     Id(id): Id<SandboxId>,
 ) -> ApiResult<Json<StatusAnswer>> {
-    let record = change_state(&sandboxes, &caller, &id, Move::Wake).await?;
+    let record = change_state(&sandboxes, &caller, &id, StateChange::Wake).await?;
     Ok(Json(StatusAnswer { status: record.state }))
 }
 

@@ -126,7 +126,7 @@ pub(crate) async fn ports(
 ) -> ApiResult<Json<PortList>> {
     let (record, client) = ops::live(&sandboxes, &caller.workspace, &id).await?;
     let call = ListPorts::new(id.clone());
-    let mut list = client.call(call, ops::on(&record, PORTS_WAIT), ()).await?;
+    let mut list = client.call(call, ops::options_for(&record, PORTS_WAIT), ()).await?;
     for port in &mut list.ports {
         let inside = port.address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
         port.proxy_url = (!inside).then(|| preview_url(&headers, &id, port.port));

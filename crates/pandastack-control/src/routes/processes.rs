@@ -24,7 +24,7 @@ use super::data::{checked, forward};
 pub(super) fn routes() -> Router<Arc<Sandboxes>> {
     Router::new()
         .route("/sandboxes/{id}/processes", get(list).merge(post(start)))
-        .route("/sandboxes/{id}/processes/{process}", get(look))
+        .route("/sandboxes/{id}/processes/{process}", get(get_process))
         .route("/sandboxes/{id}/processes/{process}/wait", get(wait))
         .route("/sandboxes/{id}/processes/{process}/output", get(output))
         .route("/sandboxes/{id}/processes/{process}/stdin", post(write_stdin))
@@ -101,7 +101,7 @@ pub(crate) async fn start(
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/processes/{process}", tag = "processes",
     params(("id" = SandboxId, Path), ("process" = u64, Path)),
     responses((status = 200, body = Process), (status = 404, body = ErrorBody)))]
-pub(crate) async fn look(
+pub(crate) async fn get_process(
     State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     of: ProcessPath,

@@ -140,7 +140,7 @@ fn smallest(api: &Value, schema: &Value, depth: u32) -> Value {
     }
 }
 
-/// Status and body of an answer; only the head of one that goes on.
+/// Status and body of an answer; only the head of one that continues.
 pub async fn call(world: &World, key: Option<&str>, operation: &Operation, path: &str) -> (u16, Value) {
     let mut request = world.http.request(operation.method.clone(), format!("{}{path}", world.base));
     if let Some(key) = key {

@@ -109,7 +109,7 @@ fn broken() -> Response {
 pub struct FakeAgent {
     pub host: HostId,
     pub inner: Arc<Mutex<Inner>>,
-    /// Told when the body of an exec stream is dropped.
+    /// Notified when the body of an exec stream is dropped.
     pub stream_dropped: Arc<Notify>,
     /// Next output of open exec streams.
     pub printed: watch::Sender<String>,

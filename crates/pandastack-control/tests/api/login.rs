@@ -113,13 +113,13 @@ async fn an_attempt_is_of_one_browser_and_for_one_use() {
     let mut other = Browser::new(&world);
     refused(other.come_back(&callback).await, "did not begin in this browser");
     other.begin().await;
-    refused(other.come_back(&callback).await, "wrong state");
+    refused(other.come_back(&callback).await, "different sign-in");
     let (start, rest) = callback.split_once("state=").unwrap();
     let changed = format!("{start}state=0{}", &rest[1..]);
     let attempt = browser.own[ATTEMPT_COOKIE].clone();
     let again = |browser: &mut Browser<'_>| browser.own.insert(ATTEMPT_COOKIE.to_owned(), attempt.clone());
     if changed != callback {
-        refused(browser.come_back(&changed).await, "wrong state");
+        refused(browser.come_back(&changed).await, "different sign-in");
     }
     again(&mut browser);
     let foreign = callback.replace("&iss=", "&iss=x");
@@ -139,7 +139,7 @@ async fn an_attempt_is_of_one_browser_and_for_one_use() {
     let (start, rest) = url.split_once("nonce=").unwrap();
     let swapped = format!("{start}nonce=0000{}", &rest[4..]);
     let callback = browser.authorize(&swapped, "ada").await;
-    refused(browser.come_back(&callback).await, "wrong nonce");
+    refused(browser.come_back(&callback).await, "`nonce` does not match");
     // A code of a request with another challenge.
     let url = browser.begin().await;
     let (start, rest) = url.split_once("code_challenge=").unwrap();

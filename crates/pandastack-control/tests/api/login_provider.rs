@@ -87,7 +87,7 @@ impl<'a> Browser<'a> {
         Self { world, http: client(), provider: HashMap::new(), own: HashMap::new() }
     }
 
-    /// Begins to sign in; where the server sends the browser.
+    /// Starts to sign in; where the server sends the browser.
     pub async fn begin(&mut self) -> String {
         let request = self.http.get(format!("{}/v1/login/start", self.world.base));
         let response = request.send().await.unwrap();

@@ -1,6 +1,6 @@
 //! The control plane through real HTTP, against scripted agents on unix sockets.
 
-// A test that cannot go on fails; that is what these are for.
+// A test that cannot continue fails; that is what these are for.
 #![allow(clippy::unwrap_used)]
 
 mod addresses;

@@ -1,4 +1,4 @@
-//! Names and beginnings of ids in the place of ids.
+//! Names and beginnings of ids instead of ids.
 
 use serde_json::{Value, json};
 

@@ -169,5 +169,5 @@ async fn what_was_refused_is_counted() {
     let fork = world.post(&format!("/v1/sandboxes/{id}/fork"), json!({})).await.expect(201);
     let child =
         world.get(&format!("/v1/sandboxes/{}/metrics", fork["id"].as_str().unwrap())).await.expect(200);
-    assert_eq!(child["egress_denied"], 0, "a fork begins anew");
+    assert_eq!(child["egress_denied"], 0, "a fork starts at zero");
 }

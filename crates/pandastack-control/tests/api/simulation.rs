@@ -5,9 +5,9 @@
 //! host is gone for a while, a machine dies, and hours pass. After each schedule, acknowledged
 //! resources must exist; at the end, when all has settled, nothing else may.
 //!
-//! `PANDASTACK_SIMULATION_SEED` runs a world again, `PANDASTACK_SIMULATION_SECONDS` says how long to go on with new ones. A crash
-//! drops every task of the server at its next await, as `kill -9` would between two system calls. The time of day is virtual
-//! ([`Clock`]), so lifetimes of hours end at once; delays of messages are real and last microseconds to milliseconds.
+//! `PANDASTACK_SIMULATION_SEED` runs a world again, `PANDASTACK_SIMULATION_SECONDS` says how long to
+//! continue with new ones. A crash drops every task of the server at its next await, as `kill -9` would
+//! between two system calls. The clock is virtual ([`Clock`]), so lifetimes end at once; delays are real.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

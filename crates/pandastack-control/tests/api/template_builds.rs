@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use crate::fake_agent::FakeAgent;
 use crate::harness::{World, eventually};
 
-/// Begins a build of a Dockerfile without files.
+/// Starts a build of a Dockerfile without files.
 pub async fn begin(world: &World, name: &str, dockerfile: &str) -> String {
     let body = json!({"name": name, "start": {"dockerfile": dockerfile}});
     let build = world.post("/v1/templates/builds", body).await.expect(202);

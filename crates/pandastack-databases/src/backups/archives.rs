@@ -33,9 +33,9 @@ pub(super) const DRILL_RETRY_AFTER: Duration = Duration::from_secs(6 * 60 * 60);
 pub(crate) struct Backups {
     config: Option<BackupConfig>,
     pub(super) kept: Mutex<HashMap<DatabaseId, BackupStatus>>,
-    /// Told when databases may have come, moved or gone.
+    /// Notified when databases may have come, moved or gone.
     pub(crate) changed: Notify,
-    /// Told when keepers have ended.
+    /// Notified when keepers have ended.
     pub(super) ended: Notify,
     pub(super) bases: Semaphore,
 }
@@ -47,7 +47,7 @@ pub(crate) type LogPosition = (Timeline, Lsn);
 #[derive(Clone)]
 pub(super) struct BackupStatus {
     pub(super) log: watch::Receiver<Status>,
-    /// Why there is no base backup though one is due.
+    /// Reason why a due base backup is missing.
     pub(super) base_error: watch::Receiver<Option<String>>,
 }
 

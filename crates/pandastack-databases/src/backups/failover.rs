@@ -27,7 +27,7 @@ pub(crate) async fn can_fail_over(databases: &ManagedDatabases, record: &Databas
     machine.is_ok_and(|machine| !databases.machines.is_reachable(&machine.host))
 }
 
-/// Lets a restored copy take over. Runs to its end even if the caller is dropped.
+/// Replaces a database with a restored copy. Runs to its end even if the caller is dropped.
 pub(crate) async fn fail_over(
     databases: &Arc<ManagedDatabases>,
     record: DatabaseRecord,

@@ -83,7 +83,8 @@ impl<'a> Feed<'a> {
         format!("sh {LOG_DIR}/take %f %p")
     }
 
-    /// Hands out files until that fails, and answers why. Meant to be dropped when the server has recovered.
+    /// Hands out files until that fails, and returns why. Meant to be dropped when the server has
+    /// recovered.
     pub(super) async fn run(mut self) -> Error {
         let (mut last, mut since, mut unwanted) = (None, Instant::now(), Vec::new());
         loop {
@@ -116,7 +117,7 @@ impl<'a> Feed<'a> {
         }
     }
 
-    /// Takes files away, and answers which one the server wants.
+    /// Takes files away, and returns which one the server wants.
     async fn poll(&mut self, unwanted: &[usize]) -> Result<Option<usize>> {
         let names: Vec<&str> = unwanted.iter().filter_map(|n| Some(self.files.get(*n)?.as_str())).collect();
         let names = names.join(" ");

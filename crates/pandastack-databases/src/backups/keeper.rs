@@ -75,7 +75,7 @@ struct BackupTask {
 }
 
 impl BackupTasks {
-    /// Makes the keepers those of the databases that are ready now; answers when to reconcile again.
+    /// Makes the keepers those of the databases that are ready now; returns when to reconcile again.
     async fn reconcile(&mut self) -> Result<Duration> {
         let ready = self.databases.store.databases_in(DatabaseState::Ready).await?;
         let machine_of = |record: &DatabaseRecord| Some((record.id.clone(), record.sandbox.clone()?));
@@ -168,7 +168,7 @@ impl Drop for BackupTasks {
     }
 }
 
-/// Sees to the base backups of one database.
+/// Takes the base backups of one database.
 struct BaseBackupTask {
     databases: Arc<ManagedDatabases>,
     record: DatabaseRecord,

@@ -53,8 +53,8 @@ const CONFIGURE: &str = "data=/var/lib/postgresql/data; cat /var/lib/postgresql/
 const CLEAN_UP: &str =
     "cd /var/lib/postgresql && for i in 1 2 3 4 5; do rm -rf restore && exit 0; sleep 0.2; done; exit 1";
 
-/// Begins a copy of a database as it was at an instant. It is in progress when this returns; its
-/// record tells the outcome.
+/// Starts a copy of a database as it was at an instant. It is in progress when this returns; its record
+/// tells the outcome.
 pub(crate) async fn begin_restore(
     databases: &Arc<ManagedDatabases>,
     original: DatabaseRecord,
@@ -186,9 +186,9 @@ pub(super) async fn machine(
     databases.machines.create(owner, spec, WaitPolicy::Long).await
 }
 
-/// Makes the server of a machine into what a restore says, up to where it goes on by itself. `room`
-/// is the size of the original's volume, 0 if it is unknown; its administrator is the original's. The
-/// steps are shown in the record of a `new` database.
+/// Restores the data of a machine's server up to the point where recovery continues by itself. `room` is
+/// the size of the original's volume, 0 if it is unknown; its administrator is the original's. The steps
+/// are shown in the record of a `new` database.
 pub(super) async fn run(
     databases: &Arc<ManagedDatabases>,
     machine: &Machine,
@@ -267,7 +267,7 @@ fn tar_body(restore: Restore, noted: Arc<Mutex<Option<RestoreError>>>) -> Body {
     Body::from_stream(parts)
 }
 
-/// Starts the server of a machine and waits until it has recovered and goes on by itself. Its
+/// Starts the server of a machine and waits until it has recovered and continues by itself. Its
 /// administrator is the original's.
 async fn recover(databases: &Arc<ManagedDatabases>, machine: &Machine, original: &DatabaseId) -> Result<()> {
     run_step(machine, replay::START, &[]).await?;

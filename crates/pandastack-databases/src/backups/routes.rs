@@ -27,8 +27,8 @@ pub fn routes(databases: &Arc<ManagedDatabases>) -> Router {
 }
 
 /// Get the restorable period and the state of a database's backups. Does not wake it.
-#[utoipa::path(get, path = "/v1/databases/{id}/backups", tag = "databases", operation_id = "look",
-    params(("id" = DatabaseId, Path)), responses(
+#[utoipa::path(get, path = "/v1/databases/{id}/backups", tag = "databases",
+    operation_id = "get_database_backups", params(("id" = DatabaseId, Path)), responses(
     (status = 200, body = DatabaseBackups), (status = 404, body = ErrorBody),
     (status = 501, description = "Backups are disabled on this server", body = ErrorBody),
     (status = 503, description = "The archive cannot be reached", body = ErrorBody)))]
@@ -130,7 +130,7 @@ async fn backups_of(databases: &ManagedDatabases, record: &DatabaseRecord) -> Re
 const LOST: &str = "WAL was lost before it was archived, so later times cannot be restored until the next \
      base backup is complete; it starts while the database is awake, or run `pandastack db backup`";
 
-/// Why nothing can be restored although nothing failed.
+/// Reason why there is nothing to restore yet.
 fn missing_base(asleep: bool) -> &'static str {
     match asleep {
         true => "there is no base backup yet; wake the database, or run `pandastack db backup`, to take one",

@@ -201,9 +201,9 @@ fn build(package: &Package, manager: &PackageManager, kind: Framework) -> Option
     }
 }
 
-/// Runs the package's own scripts again where packages were restored: what they write into the
-/// source went with the old one. Packages copied from the source are installed anew, with all
-/// others: managers keep existing copies, and have their downloads cached.
+/// Runs the package's own scripts again where packages were restored: what they write into the source went
+/// with the old one. Packages copied from the source are installed again, with all others: managers keep
+/// existing copies, and have their downloads cached.
 fn refresh(package: &Package, manager: &PackageManager) -> Option<String> {
     if manager.kind.copies_directories() && package.names_directory() {
         return Some(format!("rm -rf node_modules && {}", manager.install()));

@@ -11,7 +11,7 @@ use pandastack_types::api::{CreateSandbox, Keep, OnTimeout, Sandbox, SnapshotLis
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::extract::Keyed;
+use super::extract::Authenticated;
 use super::json::{is_empty, read_json};
 use super::network::Network;
 use super::shape;
@@ -53,7 +53,7 @@ struct AutoResume {
 /// Make a sandbox.
 pub(super) async fn create_v2(
     State(native): State<Native>,
-    Keyed(caller): Keyed,
+    Authenticated(caller): Authenticated,
     request: Request,
 ) -> RestResult<(StatusCode, Json<Value>)> {
     create(&native, &caller, request, TIMEOUT_SECONDS_DEFAULT).await
@@ -62,7 +62,7 @@ pub(super) async fn create_v2(
 /// The same for older clients.
 pub(super) async fn create_v1(
     State(native): State<Native>,
-    Keyed(caller): Keyed,
+    Authenticated(caller): Authenticated,
     request: Request,
 ) -> RestResult<(StatusCode, Json<Value>)> {
     create(&native, &caller, request, TIMEOUT_SECONDS_DEFAULT_V1).await
@@ -159,7 +159,8 @@ async fn post(caller: &Caller, headers: &HeaderMap, create: &CreateSandbox) -> R
     })
 }
 
-/// Closes the sandbox's ports to those without its token, and answers the token. A sandbox that stays open is not given out.
+/// Closes the sandbox's ports to those without its token, and returns the token. A sandbox that stays open
+/// is not given out.
 async fn make_private(caller: &Caller, sandbox: &Sandbox) -> RestResult<Value> {
     let path = paths::preview(&sandbox.id);
     let body = serde_json::json!({ "visibility": "private" });

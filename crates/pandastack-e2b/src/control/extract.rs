@@ -11,9 +11,9 @@ use crate::native::{Caller, Identity, Native};
 
 /// The native API with the request's API key. The key is checked here, before a body is read; the native API
 /// checks it with each call.
-pub(super) struct Keyed(pub(super) Caller);
+pub(super) struct Authenticated(pub(super) Caller);
 
-impl FromRequestParts<Native> for Keyed {
+impl FromRequestParts<Native> for Authenticated {
     type Rejection = RestError;
 
     async fn from_request_parts(parts: &mut Parts, native: &Native) -> RestResult<Self> {
@@ -22,7 +22,7 @@ impl FromRequestParts<Native> for Keyed {
             RestError::new(StatusCode::UNAUTHORIZED, what)
         })?;
         native.directory.check_key(&key, address_of(&parts.extensions)).await?;
-        Ok(Keyed(native.caller(Identity::Key(key), &parts.extensions)))
+        Ok(Authenticated(native.caller(Identity::Key(key), &parts.extensions)))
     }
 }
 

@@ -5,7 +5,7 @@ use axum::response::Response;
 use jiff::Timestamp;
 use pandastack_types::api::{Items, Metadata, Sandbox};
 
-use super::extract::Keyed;
+use super::extract::Authenticated;
 use super::paging::page;
 use super::query::{pairs, percent_decode};
 use super::shape;
@@ -27,10 +27,13 @@ struct Filter {
 }
 
 /// Sandboxes of the key's workspace, newest first.
-pub(super) async fn list(Keyed(caller): Keyed, RawQuery(query): RawQuery) -> RestResult<Response> {
+pub(super) async fn list(
+    Authenticated(caller): Authenticated,
+    RawQuery(query): RawQuery,
+) -> RestResult<Response> {
     let filter = Filter::parse(query.as_deref().unwrap_or_default())?;
     let Items { mut items } = caller.get::<Items<Sandbox>>(paths::SANDBOXES).await?;
-    items.retain(|sandbox| is_visible(sandbox) && filter.takes(sandbox));
+    items.retain(|sandbox| is_visible(sandbox) && filter.matches(sandbox));
     items.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
     if !filter.ascending {
         items.reverse();
@@ -59,7 +62,7 @@ impl Filter {
         Ok(filter)
     }
 
-    fn takes(&self, sandbox: &Sandbox) -> bool {
+    fn matches(&self, sandbox: &Sandbox) -> bool {
         let labelled = self.metadata.iter().all(|(key, value)| sandbox.metadata.get(key) == Some(value));
         let state = self.states.is_empty() || self.states.iter().any(|state| state == shape::state(sandbox));
         let template = self.template.as_ref().is_none_or(|name| *name == sandbox.template);
@@ -101,7 +104,7 @@ mod tests {
         .unwrap();
         for (after, listed) in [("00.4Z", true), ("00.5Z", true), ("00.6Z", false)] {
             let filter = Filter::parse(&format!("startedAfter=2026-01-31T00:00:{after}")).unwrap();
-            assert_eq!(filter.takes(&sandbox), listed, "{after}");
+            assert_eq!(filter.matches(&sandbox), listed, "{after}");
         }
     }
 

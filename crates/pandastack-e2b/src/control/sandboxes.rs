@@ -13,7 +13,7 @@ use pandastack_types::{SandboxId, SandboxState};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::extract::{Keyed, SandboxPath, sandbox_not_found};
+use super::extract::{Authenticated, SandboxPath, sandbox_not_found};
 use super::json::read_json;
 use super::network::{self, Network};
 use super::query::pairs;
@@ -60,7 +60,7 @@ async fn find(caller: &Caller, id: &SandboxId) -> RestResult<Sandbox> {
 /// Look at a sandbox; wakes nobody.
 pub(super) async fn get(
     State(native): State<Native>,
-    Keyed(caller): Keyed,
+    Authenticated(caller): Authenticated,
     SandboxPath(id): SandboxPath,
     headers: HeaderMap,
 ) -> RestResult<Json<Value>> {
@@ -76,7 +76,10 @@ pub(super) async fn get(
 }
 
 /// End a sandbox.
-pub(super) async fn kill(Keyed(caller): Keyed, SandboxPath(id): SandboxPath) -> RestResult<StatusCode> {
+pub(super) async fn kill(
+    Authenticated(caller): Authenticated,
+    SandboxPath(id): SandboxPath,
+) -> RestResult<StatusCode> {
     caller.call(Method::DELETE, &paths::sandbox(&id), None::<&()>).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -84,7 +87,7 @@ pub(super) async fn kill(Keyed(caller): Keyed, SandboxPath(id): SandboxPath) -> 
 /// Wake a sandbox if it is paused, and give it at least so long to live.
 pub(super) async fn connect(
     State(native): State<Native>,
-    Keyed(caller): Keyed,
+    Authenticated(caller): Authenticated,
     SandboxPath(id): SandboxPath,
     request: Request,
 ) -> RestResult<(StatusCode, Json<Value>)> {
@@ -127,7 +130,7 @@ async fn live_for(caller: &Caller, id: &SandboxId, seconds: u64) -> NativeResult
 
 /// Let a sandbox live so long from now.
 pub(super) async fn set_timeout(
-    Keyed(caller): Keyed,
+    Authenticated(caller): Authenticated,
     SandboxPath(id): SandboxPath,
     body: Body,
 ) -> RestResult<StatusCode> {
@@ -139,7 +142,7 @@ pub(super) async fn set_timeout(
 
 /// Lengthen a sandbox's life, as older clients ask for it; never shorten it.
 pub(super) async fn refresh(
-    Keyed(caller): Keyed,
+    Authenticated(caller): Authenticated,
     SandboxPath(id): SandboxPath,
     body: Body,
 ) -> RestResult<StatusCode> {
@@ -154,7 +157,7 @@ pub(super) async fn refresh(
 
 /// Put a sandbox to sleep on disk.
 pub(super) async fn pause(
-    Keyed(caller): Keyed,
+    Authenticated(caller): Authenticated,
     SandboxPath(id): SandboxPath,
     body: Body,
 ) -> RestResult<StatusCode> {
@@ -170,7 +173,7 @@ pub(super) async fn pause(
 /// Copy a running sandbox. One element per copy, in order: the sandbox, or why there is none.
 pub(super) async fn fork(
     State(native): State<Native>,
-    Keyed(caller): Keyed,
+    Authenticated(caller): Authenticated,
     SandboxPath(id): SandboxPath,
     request: Request,
 ) -> RestResult<(StatusCode, Json<Vec<Value>>)> {
@@ -199,7 +202,7 @@ pub(super) async fn fork(
     Ok((StatusCode::CREATED, Json(answers)))
 }
 
-/// Gives a child its own lifetime. One that cannot have it is not left behind.
+/// Sets a child's own lifetime. If that fails, deletes the child.
 async fn settle(native: &Native, caller: &Caller, child: &Sandbox, seconds: u64, domain: &str) -> Value {
     let lives = match live_for(caller, &child.id, seconds).await {
         Ok(()) => native.token_for(caller, &child.id).await.map_err(|error| error.to_string()),
@@ -221,9 +224,9 @@ fn failure(message: &str) -> Value {
     json!({ "error": { "code": StatusCode::INTERNAL_SERVER_ERROR.as_u16(), "message": message } })
 }
 
-/// Change the rules of the network; what is not said is open.
+/// Change the network rules; everything that they do not mention is open.
 pub(super) async fn set_network(
-    Keyed(caller): Keyed,
+    Authenticated(caller): Authenticated,
     SandboxPath(id): SandboxPath,
     body: Body,
 ) -> RestResult<StatusCode> {
@@ -237,7 +240,7 @@ pub(super) async fn set_network(
 /// Current resource usage of a sandbox. Nothing is recorded over time, so there is one value or,
 /// while it sleeps, none.
 pub(super) async fn metrics(
-    Keyed(caller): Keyed,
+    Authenticated(caller): Authenticated,
     SandboxPath(id): SandboxPath,
     RawQuery(query): RawQuery,
 ) -> RestResult<Json<Vec<Value>>> {

@@ -53,7 +53,7 @@ pub(super) fn listed(sandbox: &Sandbox) -> Value {
     })
 }
 
-/// One sandbox in detail.
+/// Returns the sandbox in detail.
 pub(super) fn detail(sandbox: &Sandbox, token: Option<String>, on_timeout: OnTimeout, domain: &str) -> Value {
     let mut detail = listed(sandbox);
     detail["envdAccessToken"] = token.into();
@@ -81,7 +81,7 @@ fn far_future(from: Timestamp) -> Timestamp {
     from.checked_add(jiff::SignedDuration::from_hours(24 * 365)).unwrap_or(from)
 }
 
-/// The domain below which a sandbox's ports are found, from the address that the client came to.
+/// Parent domain of a sandbox's ports, from the address that the client used.
 pub(super) fn domain(headers: &HeaderMap) -> String {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost");
     let (name, port) = match host.rsplit_once(':') {

@@ -30,7 +30,7 @@ fn show(snapshot: &Snapshot) -> Value {
 
 /// Take a snapshot; the sandbox runs on.
 pub(super) async fn create(
-    Keyed(caller): Keyed,
+    Authenticated(caller): Authenticated,
     SandboxPath(id): SandboxPath,
     body: Body,
 ) -> RestResult<(StatusCode, Json<Value>)> {
@@ -44,7 +44,10 @@ pub(super) async fn create(
 }
 
 /// Snapshots that somebody took, newest first.
-pub(super) async fn list(Keyed(caller): Keyed, RawQuery(query): RawQuery) -> RestResult<Response> {
+pub(super) async fn list(
+    Authenticated(caller): Authenticated,
+    RawQuery(query): RawQuery,
+) -> RestResult<Response> {
     let (mut sandbox, mut name, mut limit, mut token) = (None, None, None, None);
     for (key, value) in pairs(query.as_deref().unwrap_or_default()) {
         match key.as_str() {

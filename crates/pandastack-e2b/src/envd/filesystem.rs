@@ -25,7 +25,7 @@ struct PathRequest {
 }
 
 #[derive(Debug, Deserialize)]
-struct Move {
+struct MoveRequest {
     source: String,
     destination: String,
 }
@@ -56,7 +56,7 @@ pub(super) async fn stat(session: Session, request: Request) -> RpcResult<Json<V
     shown(&session, &path).await
 }
 
-/// Makes a directory and its parents; one that is there is an error.
+/// Creates a directory and its parents; one that is there is an error.
 pub(super) async fn make_dir(session: Session, request: Request) -> RpcResult<Json<Value>> {
     let (_, path, user) = read(&session, request).await?;
     match stat_file(&session, &path).await {
@@ -76,7 +76,7 @@ pub(super) async fn make_dir(session: Session, request: Request) -> RpcResult<Js
 
 /// Renames a file, making the parents of its new path.
 pub(super) async fn rename(session: Session, headers: HeaderMap, body: Body) -> RpcResult<Json<Value>> {
-    let wanted: Move = connect::read_unary(body).await?;
+    let wanted: MoveRequest = connect::read_unary(body).await?;
     let user = session.user(&headers).await?;
     let (from, to) = (user.absolute(&wanted.source), user.absolute(&wanted.destination));
     let rename = RenameFile { from, to: to.clone(), make_parents: true };
@@ -115,7 +115,7 @@ pub(super) async fn remove(session: Session, request: Request) -> RpcResult<Json
     }
 }
 
-/// Refuses to watch what is not a directory.
+/// Refuses to watch a path that is not a directory.
 pub(super) async fn check_directory(session: &Session, path: &str) -> RpcResult<()> {
     let file = stat_file(session, path).await?;
     match file.is_dir || file.kind == FileKind::Directory {

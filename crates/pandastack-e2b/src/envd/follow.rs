@@ -18,7 +18,7 @@ use crate::sse::{Event, Events};
 
 /// A process as the client knows it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Followed {
+pub(super) struct FollowedProcess {
     /// The platform's number.
     pub(super) id: u64,
     /// The kernel's number, which clients use.
@@ -31,7 +31,7 @@ pub(super) struct Followed {
 
 struct Follow {
     session: Session,
-    process: Followed,
+    process: FollowedProcess,
     events: Events,
     keepalive: Duration,
     deadline: Option<Instant>,
@@ -46,12 +46,17 @@ enum Step {
     Over,
 }
 
-/// Answers with what a process does.
-pub(super) fn answer(session: Session, process: Followed, native: Response, pace: Pace) -> Response {
+/// Responds with the events of a process.
+pub(super) fn answer(session: Session, process: FollowedProcess, native: Response, pace: Pace) -> Response {
     connect::stream(frames(session, process, native, pace))
 }
 
-fn frames(session: Session, process: Followed, native: Response, pace: Pace) -> impl Stream<Item = Bytes> {
+fn frames(
+    session: Session,
+    process: FollowedProcess,
+    native: Response,
+    pace: Pace,
+) -> impl Stream<Item = Bytes> {
     let follow = Follow {
         session,
         process,

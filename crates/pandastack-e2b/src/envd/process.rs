@@ -22,7 +22,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::connect::{self, Messages, Pace};
-use super::follow::{self, Followed};
+use super::follow::{self, FollowedProcess};
 use super::selector::Selector;
 use crate::error::{RpcCode, RpcError, RpcResult};
 use crate::native::NativeError;
@@ -83,7 +83,7 @@ async fn begin(
     headers: &HeaderMap,
     body: Body,
     pace: Pace,
-) -> RpcResult<(Followed, Response)> {
+) -> RpcResult<(FollowedProcess, Response)> {
     let wanted: Start = connect::read_first(body).await?;
     let user = session.user(headers).await?;
     let is_terminal = wanted.pty.is_some();
@@ -102,7 +102,10 @@ async fn begin(
         ));
     };
     let id = u64::try_from(id).unwrap_or_default();
-    Ok((Followed { id, pid: i32::try_from(pid).unwrap_or_default(), is_terminal, is_owned: true }, native))
+    Ok((
+        FollowedProcess { id, pid: i32::try_from(pid).unwrap_or_default(), is_terminal, is_owned: true },
+        native,
+    ))
 }
 
 /// A missing program or directory is the caller's mistake, not a missing process.
@@ -134,7 +137,7 @@ fn translate(wanted: Start, user: &User, pace: Pace) -> StartProcess {
     }
 }
 
-/// Follows a process that there is, with what of its output is kept.
+/// Follows an existing process, starting with its retained output.
 pub(super) async fn connect(session: Session, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     match attach(&session, body).await {
@@ -143,7 +146,7 @@ pub(super) async fn connect(session: Session, request: Request) -> Response {
     }
 }
 
-async fn attach(session: &Session, body: Body) -> RpcResult<(Followed, Response)> {
+async fn attach(session: &Session, body: Body) -> RpcResult<(FollowedProcess, Response)> {
     let wanted: ProcessRequest = connect::read_first(body).await?;
     let process = wanted.process.find(session).await?;
     let (out, err) = (process.stdout_end, process.stderr_end);
@@ -151,7 +154,7 @@ async fn attach(session: &Session, body: Body) -> RpcResult<(Followed, Response)
     let path = paths::process_output(&session.sandbox, process.id, out, err);
     let native = session.native.open(&path).await?;
     let is_terminal = process.pty.is_some();
-    Ok((Followed { id: process.id, pid: process.pid, is_terminal, is_owned: false }, native))
+    Ok((FollowedProcess { id: process.id, pid: process.pid, is_terminal, is_owned: false }, native))
 }
 
 /// Processes that run. The platform keeps the first 200 characters of a command.
@@ -229,7 +232,7 @@ struct StreamData {
     input: Input,
 }
 
-/// Writes to a process's input for as long as the client sends.
+/// Writes to a process's input until the client stops sending.
 pub(super) async fn stream_input(session: Session, body: Body) -> Response {
     match take_stream(&session, body).await {
         Ok(()) => {

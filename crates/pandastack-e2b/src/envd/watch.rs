@@ -35,7 +35,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Begins to watch; when it returns, no later change is missed.
+    /// Starts to watch; when it returns, no later change is missed.
     pub(super) async fn begin(
         session: &Session,
         headers: &HeaderMap,

@@ -31,16 +31,16 @@ pub(super) struct Watchers(Mutex<HashMap<String, Watcher>>);
 
 struct Watcher {
     sandbox: SandboxId,
-    events: Arc<Kept>,
+    events: Arc<PendingChanges>,
     reader: AbortHandle,
     polled: Instant,
 }
 
-/// Changes that nobody polled yet.
+/// Changes that the client has not polled yet.
 #[derive(Default)]
-struct Kept {
+struct PendingChanges {
     events: Mutex<VecDeque<Value>>,
-    /// Told when there are more.
+    /// Notified when there are more.
     arrived: Notify,
 }
 
@@ -88,7 +88,7 @@ impl Watchers {
         Ok(take())
     }
 
-    fn polled(&self, sandbox: &SandboxId, id: &str) -> RpcResult<Arc<Kept>> {
+    fn polled(&self, sandbox: &SandboxId, id: &str) -> RpcResult<Arc<PendingChanges>> {
         let mut all = lock(&self.0);
         let watcher =
             all.get_mut(id).filter(|watcher| watcher.sandbox == *sandbox).ok_or_else(|| missing(id))?;
@@ -110,13 +110,13 @@ fn missing(id: &str) -> RpcError {
 }
 
 /// Keeps the newest changes of a watch until it ends.
-async fn keep(mut watch: Watch, kept: Arc<Kept>) {
+async fn keep(mut watch: Watch, kept: Arc<PendingChanges>) {
     while let Ok(Some(changes)) = watch.next().await {
         kept.extend(changes);
     }
 }
 
-impl Kept {
+impl PendingChanges {
     fn extend(&self, changes: Vec<Value>) {
         let mut events = lock(&self.events);
         events.extend(changes);
@@ -128,7 +128,7 @@ impl Kept {
     }
 }
 
-/// Begins a watch.
+/// Starts a watch.
 pub(super) async fn create(
     session: Session,
     Extension(watchers): Extension<Arc<Watchers>>,
@@ -137,7 +137,7 @@ pub(super) async fn create(
     let (parts, body) = request.into_parts();
     let wanted: WatchRequest = connect::read_unary(body).await?;
     let watch = Watch::begin(&session, &parts.headers, &wanted).await?;
-    let events = Arc::new(Kept::default());
+    let events = Arc::new(PendingChanges::default());
     let reader = tokio::spawn(keep(watch, Arc::clone(&events))).abort_handle();
     let id = watchers.insert(Watcher { sandbox: session.sandbox, events, reader, polled: Instant::now() })?;
     Ok(Json(json!({ "watcherId": id })))

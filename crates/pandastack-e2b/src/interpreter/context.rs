@@ -17,7 +17,7 @@ fn show(context: &CodeContext) -> Value {
     json!({ "id": context.id, "language": context.language, "cwd": context.cwd })
 }
 
-/// Makes a context.
+/// Creates a context.
 pub(super) async fn create(session: Session, body: Body) -> RestResult<Json<Value>> {
     let wanted: CreateContext = read_json(body).await?;
     let path = paths::contexts(&session.sandbox);
@@ -25,13 +25,13 @@ pub(super) async fn create(session: Session, body: Body) -> RestResult<Json<Valu
     Ok(Json(show(&made)))
 }
 
-/// Contexts that there are.
+/// Existing contexts.
 pub(super) async fn list(session: Session) -> RestResult<Json<Vec<Value>>> {
     let list: Items<CodeContext> = session.native.get(&paths::contexts(&session.sandbox)).await?;
     Ok(Json(with_default(&list.items)))
 }
 
-/// Contexts that there are, and the default one, which begins with its first run.
+/// Existing contexts, and the default one, which its first run creates.
 fn with_default(contexts: &[CodeContext]) -> Vec<Value> {
     let mut shown: Vec<Value> = contexts.iter().map(show).collect();
     if contexts.iter().all(|context| context.id != CONTEXT_DEFAULT) {
@@ -40,7 +40,7 @@ fn with_default(contexts: &[CodeContext]) -> Vec<Value> {
     shown
 }
 
-/// Ends a context and begins it anew, without what it knew.
+/// Restarts a context without its state.
 pub(super) async fn restart(session: Session, params: RawPathParams) -> RestResult<Json<Value>> {
     let path = paths::restart_context(&session.sandbox, &named(&params));
     let restarted = session.native.call(Method::POST, &path, None::<&()>).await;

@@ -28,7 +28,7 @@ pub(crate) enum Source {
     Nothing,
 }
 
-/// A guest's answer. Gives the connection it comes from back at its end.
+/// A guest's response body. Returns its connection to the pool at its end.
 pub struct GuestBody {
     source: Source,
     port: u16,

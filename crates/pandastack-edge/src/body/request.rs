@@ -15,7 +15,7 @@ use crate::limits::BODY_BYTES_MAX;
 pub enum RequestBody {
     /// No body, as in most requests.
     Empty,
-    /// All of it, which came with the head.
+    /// The complete body, which arrived with the head.
     Whole(Bytes),
     /// As it comes.
     Client {
@@ -73,7 +73,7 @@ impl RequestBody {
         Self::Client { incoming, left: BODY_BYTES_MAX, patience: PieceTimeout::new(wait) }
     }
 
-    /// From now on the client may take its time.
+    /// Disables the deadline of the client.
     pub(crate) fn wait_for_ever(&mut self) {
         if let Self::Client { patience, .. } = self {
             patience.wait = None;

@@ -41,7 +41,7 @@ impl Edge {
         }
     }
 
-    /// Sends a request to one sandbox. Answers which one it was, if it is known.
+    /// Sends a request to one sandbox. Returns which one it was, if it is known.
     pub(super) async fn attempt(
         &self,
         target: &Target,

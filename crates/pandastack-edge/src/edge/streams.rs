@@ -61,7 +61,7 @@ impl Edge {
         }
     }
 
-    /// Says what a sandbox listens on instead, if that explains it.
+    /// Adds the address that the sandbox listens on instead, if that explains the failure.
     pub(super) async fn explain(&self, error: DialError, site: Option<&Site>, target: &Target) -> EdgeError {
         match error {
             DialError::Late => return EdgeError::Silent,

@@ -53,7 +53,7 @@ pub struct TrafficGrant {
     held: AtomicBool,
     /// A permit ended or began to rest, while the grant is held.
     drained: Notify,
-    /// Tells streams that have nothing in progress to end.
+    /// Ends streams that have nothing in progress.
     closing: CancellationToken,
     /// Ends whatever is still in progress.
     pub(crate) cut: CancellationToken,
@@ -135,7 +135,7 @@ impl TrafficGrant {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Notes that bytes move.
+    /// Records activity.
     fn note_activity(&self) {
         if !self.moved.load(Ordering::Relaxed) {
             self.moved.store(true, Ordering::Relaxed);
@@ -145,7 +145,7 @@ impl TrafficGrant {
         }
     }
 
-    /// Begins nothing more.
+    /// Starts nothing more.
     pub fn hold(&self) {
         self.held.store(true, Ordering::SeqCst);
         self.closing.cancel();
@@ -154,8 +154,8 @@ impl TrafficGrant {
         }
     }
 
-    /// Waits until no stream is in progress, for at most `wait`; then cuts the rest, and lets them
-    /// say goodbye to the guest.
+    /// Waits until no stream is in progress, for at most `wait`; then cuts the rest, and lets them close in
+    /// an orderly way.
     pub async fn drain(&self, wait: Duration) {
         if tokio::time::timeout(wait, self.wait_idle()).await.is_err() {
             tracing::info!("requests did not finish before their sandbox stopped; closing them");

@@ -23,7 +23,7 @@ pub struct Permit {
     grant: Arc<TrafficGrant>,
     unanswered: bool,
     is_resting: bool,
-    /// Of a stream: its guest has nothing to say.
+    /// Whether the stream waits for its guest.
     is_waiting: bool,
     /// Whether the guest of this stream takes none of its bytes.
     is_stuck: bool,
@@ -47,15 +47,15 @@ impl Permit {
         }
     }
 
-    /// One more, for what goes on after the answer. Also given while the grant is held: what began
-    /// may go on until it is cut.
+    /// One more, for work that continues after the answer. Also given while the grant is held: what began
+    /// may continue until it is cut.
     pub(crate) fn duplicate(&self) -> Permit {
         self.grant.in_flight.fetch_add(1, Ordering::SeqCst);
         self.grant.note_activity();
         Permit::new(Arc::clone(&self.grant), false)
     }
 
-    /// Notes that bytes move.
+    /// Records activity.
     pub fn note_activity(&self) {
         self.grant.note_activity();
     }

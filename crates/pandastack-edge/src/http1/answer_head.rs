@@ -15,7 +15,7 @@ use crate::limits::HEADER_LINES_MAX;
 /// Position in an answer's body, and how its end is found (RFC 9112, 6.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Framing {
-    /// So many bytes are left of it.
+    /// Number of bytes that are left.
     Length(u64),
     /// The body comes in chunks.
     Chunked(Chunks),

@@ -1,4 +1,4 @@
-//! The chunked transfer coding, as it is read (RFC 9112, 7.1).
+//! Parser of the chunked transfer coding (RFC 9112, 7.1).
 //!
 //! ```text
 //!   size --n--> data --all of it--> its end --> size
@@ -22,7 +22,7 @@ const TRAILER_BYTES_MAX: usize = 16 * 1024;
 pub(super) enum Chunks {
     /// A chunk's size.
     Size,
-    /// So many bytes of a chunk.
+    /// Number of bytes of a chunk.
     Data(u64),
     /// The end of line after a chunk.
     DataEnd,

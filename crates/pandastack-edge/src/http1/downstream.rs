@@ -6,8 +6,8 @@
 //!      +------ anything else ----+--> the rest of the connection is the library's
 //! ```
 //!
-//! Must hold: the connection is given up between two messages only, with every byte that was read and not answered, so
-//! whoever goes on with it sees nothing of what was here.
+//! Must hold: the connection is given up between two messages only, with every byte that was read and not
+//! answered, so whoever continues with it sees nothing of what was here.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -83,7 +83,7 @@ pub(crate) struct Downstream<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
-    /// Of a connection that carried nothing yet.
+    /// Creates the state of an unused connection.
     pub(crate) fn new(stream: S) -> Self {
         let (input, sending) = (BytesMut::new(), Sending::new());
         Self { stream, input, searched: 0, sending, date: Date::default() }
@@ -135,7 +135,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
         self.input = input;
     }
 
-    /// Answers whether anything came.
+    /// Returns whether anything came.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         if self.input.capacity() - self.input.len() < ROOM_BYTES_MIN {
             self.input.reserve(READ_BYTES);
@@ -149,9 +149,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
         }
     }
 
-    /// Checks whether the client went away. The client may send more before it has its answer, up
-    /// to a bound.
-    fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    /// Resolves when the client has disconnected. The client can send more before it has its answer, up to
+    /// a limit.
+    fn poll_disconnected(&mut self, context: &mut Context<'_>) -> Poll<()> {
         while self.input.len() < HEAD_BYTES_MAX {
             if !ready!(self.poll_fill(context)) {
                 return Poll::Ready(());
@@ -160,11 +160,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
         Poll::Pending
     }
 
-    /// Result of `work`; `None` if the client goes away first.
-    pub(crate) async fn unless_gone<W: Future>(&mut self, mut work: Pin<&mut W>) -> Option<W::Output> {
+    /// Returns the result of `work`; `None` if the client disconnects first.
+    pub(crate) async fn unless_disconnected<W: Future>(
+        &mut self,
+        mut work: Pin<&mut W>,
+    ) -> Option<W::Output> {
         poll_fn(|context| match work.as_mut().poll(context) {
             Poll::Ready(output) => Poll::Ready(Some(output)),
-            Poll::Pending => self.poll_gone(context).map(|()| None),
+            Poll::Pending => self.poll_disconnected(context).map(|()| None),
         })
         .await
     }
@@ -184,7 +187,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
     pub(crate) fn poll_sent(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         match self.sending.poll(&mut self.stream, context) {
             Poll::Ready(sent) => Poll::Ready(sent.is_ok() && self.sending.is_complete()),
-            Poll::Pending => self.poll_gone(context).map(|()| false),
+            Poll::Pending => self.poll_disconnected(context).map(|()| false),
         }
     }
 
@@ -194,7 +197,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
         Pin::new(&mut self.stream).poll_shutdown(context).map(drop)
     }
 
-    /// The connection, to go on with elsewhere, with what was asked and not answered.
+    /// Returns the connection for use elsewhere, with the unanswered request.
     pub(crate) fn give_up(mut self, asked: Option<PlainRequest>) -> RewoundStream<S> {
         if let Some(PlainRequest { head, body, .. }) = asked {
             self.put_back(&[&head, &body]);

@@ -4,8 +4,8 @@
 //! It has no tasks and no channels: the user of a connection drives it, so a request costs no
 //! hand-over, and only received bytes are allocated for its body.
 //!
-//! Must hold: where a message ends is never a guess. A message that can be read in two ways is
-//! refused, and bodies are framed anew on each side.
+//! Must hold: where a message ends is never a guess. A message that can be read in two ways is refused, and
+//! bodies are framed again on each side.
 
 mod answer_head;
 mod chunks;

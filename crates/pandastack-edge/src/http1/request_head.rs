@@ -1,4 +1,4 @@
-//! The head of a request to a guest, as it is written.
+//! Writes the head of a request to a guest.
 
 use http::header::{CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING};
 use http::request::Parts;

@@ -81,7 +81,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
     B: Body<Data = Bytes, Error = BodyError> + Unpin,
 {
-    /// On a stream that carried nothing yet.
+    /// Creates the state of an unused stream.
     pub(crate) fn new(stream: S) -> Self {
         Self {
             stream,
@@ -230,7 +230,7 @@ where
 
     /// Marks the connection as reused, and frees a large buffer, so that an idle connection holds no
     /// more memory than a fresh one.
-    pub(crate) fn rest(&mut self) {
+    pub(crate) fn prepare_reuse(&mut self) {
         self.is_reused = true;
         if self.read_bytes > READ_BYTES {
             self.read_bytes = READ_BYTES;

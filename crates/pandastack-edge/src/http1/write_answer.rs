@@ -1,4 +1,4 @@
-//! The head of an answer to a client, as it is written.
+//! Writes the head of a response to a client.
 
 use http::StatusCode;
 use http::header::{CONNECTION, CONTENT_LENGTH, DATE, TRANSFER_ENCODING};

@@ -43,7 +43,7 @@ const LEAVES_MAX: usize = 1024;
 /// Longest name a certificate is made for.
 const NAME_BYTES_MAX: usize = 253;
 
-/// Makes certificates for whatever name it is asked.
+/// Issues certificates for any requested name.
 #[derive(Debug)]
 pub struct LocalAuthority {
     issuer: Issuer<'static, KeyPair>,
@@ -141,7 +141,7 @@ fn make(path: &Path, key_path: &Path) -> Result<KeyPair, TlsError> {
     if let Some(dir) = path.parent() {
         std::fs::create_dir_all(dir).map_err(|reason| TlsError::File { path: dir.to_owned(), reason })?;
     }
-    // The key last: without it nothing is there, and the next start makes both anew.
+    // The key last: without it nothing is there, and the next start creates both again.
     write(path, 0o644, &certificate.pem())?;
     write(key_path, 0o600, &key.serialize_pem())?;
     Ok(key)

@@ -15,7 +15,7 @@ use rustls::sign::CertifiedKey;
 use super::{Certificates, TlsError, certified};
 
 /// Shortest time between two checks of the files, which happen when a connection comes.
-const LOOK_AFTER: Duration = Duration::from_secs(1);
+const CHECK_AFTER: Duration = Duration::from_secs(1);
 
 /// One certificate from two files, whatever the name.
 #[derive(Debug)]
@@ -28,9 +28,9 @@ pub struct FileCertificates {
 #[derive(Debug)]
 struct Pair {
     certified: Arc<CertifiedKey>,
-    /// Of the files that it was read from.
+    /// Modification marks of the files that it was read from.
     marks: Marks,
-    /// Of files that were no good: said once.
+    /// Marks of invalid files, so that they are logged once.
     refused: Option<Marks>,
     looked: Instant,
 }
@@ -80,7 +80,7 @@ impl FileCertificates {
 impl Certificates for FileCertificates {
     fn certificate(&self, _: Option<&str>) -> Option<Arc<CertifiedKey>> {
         let mut pair = self.pair.lock().unwrap_or_else(PoisonError::into_inner);
-        if pair.looked.elapsed() >= LOOK_AFTER {
+        if pair.looked.elapsed() >= CHECK_AFTER {
             pair.looked = Instant::now();
             self.reload_if_changed(&mut pair);
         }

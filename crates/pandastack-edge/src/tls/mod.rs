@@ -65,7 +65,7 @@ pub enum TlsError {
     },
 }
 
-/// Knows a certificate for every name that connections ask for.
+/// A source of certificates for all requested names.
 pub trait Certificates: std::fmt::Debug + Send + Sync {
     /// The certificate for a name; without one, for clients that name none. `None` refuses the connection. Called during a
     /// handshake: must not block for long.

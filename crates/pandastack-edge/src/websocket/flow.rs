@@ -15,7 +15,7 @@ pub(super) struct Flow {
     /// Start of the bytes in `buffer` that were read and not written yet.
     start: usize,
     end: usize,
-    /// Of what was written.
+    /// Frames of the written data.
     frames: Frames,
     stage: Stage,
     is_flushed: bool,
@@ -52,7 +52,7 @@ impl Flow {
         }
     }
 
-    /// Notes bytes that went another way.
+    /// Records bytes that took another path.
     pub(super) fn note(&mut self, bytes: &[u8]) {
         self.frames.pass(bytes);
     }
@@ -118,7 +118,7 @@ impl Flow {
         Poll::Ready(Ok(()))
     }
 
-    /// Drops whatever comes until it is a close frame, or the end.
+    /// Drops received data until a close frame or the end.
     pub(super) async fn drop_until_close(&mut self, from: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
         self.frames.pass(&self.buffer[self.start..self.end]);
         while !self.frames.has_closed() {

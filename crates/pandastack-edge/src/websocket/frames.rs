@@ -11,7 +11,7 @@
 const OPCODE_BITS: u8 = 0x0f;
 const OPCODE_CLOSE: u8 = 0x8;
 const MASK_BIT: u8 = 0x80;
-/// Of the key that follows the length of a masked frame.
+/// Length of the key that follows the length of a masked frame.
 const MASK_BYTES: u64 = 4;
 
 /// One direction of a WebSocket.
@@ -69,7 +69,7 @@ impl Frames {
         if self.is_between() { 0 } else { self.pass_one(bytes) }
     }
 
-    /// Follows bytes to the end of one frame at most; answers how many those are.
+    /// Follows bytes to the end of one frame at most; returns how many those are.
     fn pass_one(&mut self, bytes: &[u8]) -> usize {
         let mut at = 0;
         while at < bytes.len() {

@@ -53,7 +53,7 @@ where
         Self { client, guest, to_client, to_guest: Flow::new() }
     }
 
-    /// Passes bytes until both sides ended or one broke, or takes leave of them when `cut` says so.
+    /// Passes bytes until both sides ended or one broke, or closes the connections when `cut` is cancelled.
     pub(crate) async fn run(mut self, cut: &CancellationToken) {
         tokio::select! {
             passed = poll_fn(|context| self.poll_pass(context)) => {
@@ -86,9 +86,9 @@ where
     }
 }
 
-/// Says what there is to say to one side, and closes its connection when it answered or took too
-/// long. Meanwhile its bytes are read, because a connection that is closed with unread bytes is
-/// reset, and a reset overtakes sent bytes.
+/// Sends a close frame to one side, and closes its connection when it replied or timed out. Meanwhile its
+/// bytes are read, because a connection that is closed with unread bytes is reset, and a reset overtakes
+/// sent bytes.
 async fn leave(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     parting: CloseNotice,

@@ -78,7 +78,7 @@ impl TestEdge {
         Self { address, edge, log, stop, tasks }
     }
 
-    /// Serves `router` as a program in the sandbox; answers its port and a count of its connections.
+    /// Serves `router` as a program in the sandbox; returns its port and a count of its connections.
     pub async fn upstream(&mut self, router: Router) -> (u16, Arc<AtomicUsize>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();

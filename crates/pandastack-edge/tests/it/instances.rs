@@ -1,4 +1,4 @@
-//! Several machines behind one name: who gets a request, and what becomes of it when a machine does not respond.
+//! Several machines behind one name: which one gets a request, and what happens if it does not respond.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;

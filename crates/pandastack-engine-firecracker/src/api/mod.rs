@@ -49,7 +49,7 @@ pub enum ApiError {
     /// The answer is not valid.
     #[error("unexpected answer: {0}")]
     Malformed(String),
-    /// No answer came in time.
+    /// The response timed out.
     #[error("no answer within {} ms", .0.as_millis())]
     Late(Duration),
 }

@@ -157,7 +157,7 @@ impl Shared {
         Ok(ReservedStream { id, queue: queue_rx, send_credit })
     }
 
-    /// Gives a slot back whose request was never sent.
+    /// Releases a slot whose request was never sent.
     pub(super) fn release(&self, id: u32) {
         lock(&self.calls).open.remove(&id);
     }
@@ -173,7 +173,7 @@ impl Shared {
         }
     }
 
-    /// Lets the guest send `bytes` more on a call. Never waits.
+    /// Grants the guest `bytes` more on a call. Never waits.
     pub(super) fn grant(&self, id: u32, bytes: u32) {
         if let Some(slot) = lock(&self.calls).open.get_mut(&id) {
             slot.credit = slot.credit.saturating_add(bytes);
@@ -262,7 +262,7 @@ fn deliver(slot: &Slot, inbound: Inbound) -> Result<(), ClientError> {
 }
 
 fn add_send_credit(credit: &Semaphore, bytes: u32) -> Result<(), ClientError> {
-    // The guest only gives back what it took; more would overflow the semaphore in time.
+    // The guest only releases what it took; more would overflow the semaphore in time.
     if credit.available_permits() + bytes as usize > STREAM_WINDOW_BYTES as usize {
         return Err(protocol(format!("the guest granted {bytes} bytes beyond the window")));
     }

@@ -38,7 +38,7 @@ impl GuestClient {
         Ok(())
     }
 
-    /// Lets frozen processes go on as they are.
+    /// Thaws frozen processes without changes.
     ///
     /// # Errors
     /// When the guest refuses or cannot be reached.
@@ -65,7 +65,7 @@ impl GuestClient {
         self.begin(&Request::SetIdentity(identity)).await
     }
 
-    /// The machine's resource usage, as it sees it.
+    /// The machine's resource usage, as the guest measures it.
     ///
     /// # Errors
     /// When the guest cannot be reached.

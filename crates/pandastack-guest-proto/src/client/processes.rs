@@ -207,7 +207,7 @@ pub enum ProcessEvent {
     Exit(ExitStatus),
 }
 
-/// A process's output and end. Dropping it detaches; the process goes on.
+/// A process's output and exit. Dropping it detaches; the process continues.
 #[derive(Debug)]
 pub struct ProcessStream {
     call: Call,
@@ -241,7 +241,7 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Of at most so many bytes of each stream; the rest is dropped.
+    /// Collects at most `bytes_max` bytes of each stream and drops the rest.
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
         Self { stdout: BytesMut::new(), stderr: BytesMut::new(), truncated: false, bytes_max }

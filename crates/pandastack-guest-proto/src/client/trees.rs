@@ -82,8 +82,8 @@ impl GuestClient {
         self.each_page(&Request::FileGrep(grep), matches, keep).await
     }
 
-    /// Begins to read a tar archive of a directory or file. The first piece is awaited, so that a missing path is
-    /// known before any of it is passed on.
+    /// Starts to read a tar archive of a directory or file. The first piece is awaited, so that a missing
+    /// path is known before any of it is passed on.
     ///
     /// # Errors
     /// When it is missing, or the guest cannot be reached.
@@ -94,8 +94,7 @@ impl GuestClient {
         Ok(reader)
     }
 
-    /// Begins to unpack a tar archive into a directory. Files that were unpacked before a refusal
-    /// stay.
+    /// Starts to unpack a tar archive into a directory. Files that were unpacked before a refusal stay.
     ///
     /// # Errors
     /// When the guest cannot be reached. A refusal is reported by the writer.

@@ -43,7 +43,7 @@ pub enum ErrorCode {
 pub struct ErrorBody {
     /// The kind.
     pub code: ErrorCode,
-    /// A sentence for people. It comes from the guest: show it, never act on it.
+    /// Human-readable message. It comes from the guest: show it, never act on it.
     pub message: String,
 }
 

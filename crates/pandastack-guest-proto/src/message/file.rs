@@ -58,7 +58,7 @@ pub struct FileRead {
     /// First byte.
     #[serde(default)]
     pub offset: u64,
-    /// At most that many bytes; to the end when unset.
+    /// Maximum number of bytes; unset for all up to the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub length: Option<u64>,
 }

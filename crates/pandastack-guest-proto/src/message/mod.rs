@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 pub struct Hello {
     /// The sender's [`crate::GENERATION`]; both sides then speak the lower one.
     pub generation: u32,
-    /// The sender's package version, for people.
+    /// The sender's package version, for display.
     pub version: String,
     /// The guest's kernel boot id; empty from the host. It survives snapshots and forks.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -92,7 +92,7 @@ pub enum Request {
         /// The directory.
         path: RawPath,
     },
-    /// Makes a directory.
+    /// Creates a directory.
     FileMkdir {
         /// The directory.
         path: RawPath,
@@ -160,14 +160,15 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "is_false")]
         sync: bool,
     },
-    /// Lets frozen user processes go on as they are.
+    /// Thaws user processes without changes.
     Thaw,
-    /// Makes this machine itself: entropy, clock, names, environment; then thaws. Answers [`IdentityApplied`].
+    /// Gives this machine its own identity: entropy, clock, names, environment; then thaws. Answers
+    /// [`IdentityApplied`].
     SetIdentity(Identity),
     /// Answers [`Stats`].
     Stats,
-    /// Mounts the durable disk with a serial number, once it appears, and makes its file system as
-    /// large as the disk. One that is mounted there already is left as it is.
+    /// Mounts the durable disk with a serial number, once it appears, and makes its file system as large as
+    /// the disk. Does nothing if it is already mounted there.
     VolumeMount(VolumeMount),
     /// Makes the file system of a mounted durable disk as large as the disk, once the disk has that size.
     VolumeGrow {
@@ -192,7 +193,7 @@ pub enum Event {
     Started(Started),
     /// Output was dropped because it was not read in time.
     Gap {
-        /// Of which stream.
+        /// The stream.
         stream: OutputStream,
         /// First missing byte.
         from: u64,
@@ -234,7 +235,7 @@ pub enum Event {
     },
     /// A watch is in place: what happens from now on is reported.
     Watching {
-        /// The watch and the change after which it goes on.
+        /// The watch and the change after which it continues.
         position: WatchPosition,
         /// Whether the requested watch continues and nothing was missed.
         #[serde(default, skip_serializing_if = "is_false")]

@@ -16,7 +16,7 @@ impl RawPath {
         &self.0
     }
 
-    /// For people: bytes that are not UTF-8 are replaced.
+    /// For display: bytes that are not UTF-8 are replaced.
     #[must_use]
     pub fn to_string_lossy(&self) -> std::borrow::Cow<'_, str> {
         String::from_utf8_lossy(&self.0)

@@ -120,7 +120,7 @@ pub struct Change {
     pub sequence: u64,
     /// Kind of change.
     pub kind: ChangeKind,
-    /// To what, relative to the watched path; empty for that path itself.
+    /// New path of a rename, relative to the watched path; empty for that path itself.
     pub path: RawPath,
     /// New name, likewise.
     #[serde(default, skip_serializing_if = "Option::is_none")]

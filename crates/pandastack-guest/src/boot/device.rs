@@ -31,7 +31,7 @@ impl DeviceEvents {
         Ok(Self { socket })
     }
 
-    /// Looks now and after every announcement until something is found.
+    /// Searches now and after every device event until something is found.
     pub(super) fn wait_for<T>(&self, wait_max: Duration, look: impl Fn() -> Option<T>) -> io::Result<T> {
         let give_up = Instant::now() + wait_max;
         loop {

@@ -23,12 +23,12 @@ use pandastack_guest_proto::{PORT_NAME, VSOCK_PORT};
 
 use crate::channel::Channel;
 use crate::console::log;
+use crate::environment::GuestEnvironment;
 use crate::poller::Poller;
 use crate::power;
 use crate::process::UserCgroup;
 use crate::protect;
 use crate::server::Server;
-use crate::surroundings::Surroundings;
 use cmdline::BootArguments;
 use device::{ChannelDevice, DeviceEvents};
 
@@ -116,9 +116,9 @@ fn serve(device: &ChannelDevice) -> Result<(), BootError> {
         }
     };
     let channel = channel.step("open the channel to the host")?;
-    let surroundings =
-        Surroundings { root: PathBuf::from("/"), is_machine: true, cgroup: Some(cgroup.clone()) };
-    let mut server = Server::new(poller, channel, surroundings).step("set up the event loop")?;
+    let environment =
+        GuestEnvironment { root: PathBuf::from("/"), is_machine: true, cgroup: Some(cgroup.clone()) };
+    let mut server = Server::new(poller, channel, environment).step("set up the event loop")?;
     log("serving");
     let shutdown = server.run().step("serve")?;
     power::off(shutdown, Some(&cgroup));

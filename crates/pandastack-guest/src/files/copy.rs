@@ -86,7 +86,7 @@ impl CopyState {
             return Err(fail(ErrorKind::IsADirectory.into()));
         }
         let original = File::open(from).map_err(|error| refusal("copy", from, &error))?;
-        let temporary = Temporary::beside(to);
+        let temporary = Temporary::next_to(to);
         let copy = create_new(temporary.path()).map_err(fail)?;
         self.file = Some(CopiedFile { original, copy, meta: meta.clone(), temporary, to: to.to_owned() });
         Ok(())
@@ -97,7 +97,7 @@ impl CopyState {
         let mut left = STEP_BYTES;
         for _ in 0..STEP_ENTRIES {
             if let Some(file) = &mut self.file {
-                let copied = file.some(left).map_err(|error| refusal("copy to", &file.to, &error))?;
+                let copied = file.copy_part(left).map_err(|error| refusal("copy to", &file.to, &error))?;
                 left = left.saturating_sub(copied.max(1));
                 if copied == 0 {
                     let file = self.file.take();
@@ -117,7 +117,7 @@ impl CopyState {
 }
 
 impl CopiedFile {
-    fn some(&mut self, bytes_max: u64) -> io::Result<u64> {
+    fn copy_part(&mut self, bytes_max: u64) -> io::Result<u64> {
         io::copy(&mut (&mut self.original).take(bytes_max), &mut self.copy)
     }
 
@@ -145,7 +145,7 @@ fn copy_directory(to: &Path, meta: &Metadata) -> io::Result<()> {
 
 fn copy_link(from: &Path, to: &Path, meta: &Metadata) -> io::Result<()> {
     let target = std::fs::read_link(from)?;
-    let temporary = Temporary::beside(to);
+    let temporary = Temporary::next_to(to);
     symlink(target, temporary.path())?;
     lchown(temporary.path(), Some(meta.uid()), Some(meta.gid()))?;
     std::fs::rename(temporary.path(), to)

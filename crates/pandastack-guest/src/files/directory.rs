@@ -64,7 +64,7 @@ pub(crate) fn stat(root: &Path, path: &RawPath, no_follow: bool) -> Result<FileE
     Ok(Names::read(root).fill(describe(&path, &meta)))
 }
 
-/// Makes a directory.
+/// Creates a directory.
 pub(crate) fn make_directory(
     root: &Path,
     path: &RawPath,

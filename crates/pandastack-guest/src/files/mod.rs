@@ -37,4 +37,4 @@ pub(crate) use sink::Sink;
 pub(crate) use source::{Source, Step};
 pub(crate) use unpack::UnpackSink;
 pub(crate) use walk::WalkSource;
-pub(crate) use write::{Becomes, WriteSink, temporary};
+pub(crate) use write::{TemporaryKind, WriteSink, temporary};

@@ -18,7 +18,7 @@ use super::glob::Glob;
 use super::names::Names;
 use super::source::{Source, Step};
 
-/// Levels that are ever gone down; a deeper tree is reported as cut.
+/// Maximum depth; a deeper tree is reported as truncated.
 const DEPTH_MAX: usize = 256;
 /// Entries visited in one step, so that a worker is soon free for others.
 pub(super) const STEP_ENTRIES: usize = 1024;
@@ -32,7 +32,7 @@ pub(super) struct WalkItem {
     pub(super) meta: Metadata,
 }
 
-/// A walk; directories come before what they hold.
+/// A walk; directories come before their contents.
 #[derive(Debug)]
 pub(super) struct Walker {
     device: u64,
@@ -49,7 +49,7 @@ struct Level {
 }
 
 impl Walker {
-    /// Begins in a directory, which is itself not visited.
+    /// Starts in a directory, which is itself not visited.
     pub(super) fn open(root: &Path, depth: Option<u32>) -> io::Result<Self> {
         let device = std::fs::metadata(root)?.dev();
         let top = Level { entries: std::fs::read_dir(root)?, relative: PathBuf::new() };

@@ -31,32 +31,32 @@ pub(crate) struct WriteSink {
 struct Target {
     file: File,
     path: PathBuf,
-    /// Written beside its place; gone when dropped before it was renamed.
+    /// Written next to its target; removed if it is dropped before the rename.
     temporary: Option<Temporary>,
 }
 
-/// How names of temporary files begin.
+/// Prefix of temporary files.
 const START: &str = ".pandastack-";
-/// How they end: of one that takes a new name, and of one that replaces a file.
+/// Suffixes: of a file that takes a new name, and of a file that replaces another.
 const NEW_END: &str = ".new.part";
 const REPLACING_END: &str = ".replacing.part";
 
-/// What a temporary file will be.
+/// The purpose of a temporary file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Becomes {
+pub(crate) enum TemporaryKind {
     /// A file that was not there.
     New,
     /// A file that was there, with other contents.
     Replacement,
 }
 
-/// What the file of this name will be, if it is a temporary one.
-pub(crate) fn temporary(name: &OsStr) -> Option<Becomes> {
+/// The purpose of the file with this name; `None` if it is not a temporary file.
+pub(crate) fn temporary(name: &OsStr) -> Option<TemporaryKind> {
     let name = name.as_bytes();
     let ours = name.starts_with(START.as_bytes());
     match ours {
-        true if name.ends_with(NEW_END.as_bytes()) => Some(Becomes::New),
-        true if name.ends_with(REPLACING_END.as_bytes()) => Some(Becomes::Replacement),
+        true if name.ends_with(NEW_END.as_bytes()) => Some(TemporaryKind::New),
+        true if name.ends_with(REPLACING_END.as_bytes()) => Some(TemporaryKind::Replacement),
         _ => None,
     }
 }
@@ -70,7 +70,7 @@ pub(super) struct Temporary {
 impl Temporary {
     /// A name in the same directory, so that the rename stays within one file system. It is short whatever
     /// the length of the file's own name.
-    pub(super) fn beside(path: &Path) -> Self {
+    pub(super) fn next_to(path: &Path) -> Self {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let unique = COUNTER.fetch_add(1, Ordering::Relaxed);
         let end = if path.symlink_metadata().is_ok() { REPLACING_END } else { NEW_END };
@@ -144,7 +144,7 @@ fn open(request: &FileWrite, root: &Path) -> Result<Target, ErrorBody> {
     let mode =
         request.mode.or(existing.as_ref().map(|meta| meta.mode() & 0o7777)).unwrap_or(FILE_MODE_DEFAULT);
     let (file, temporary) = if atomic {
-        let temporary = Temporary::beside(&path);
+        let temporary = Temporary::next_to(&path);
         let file = create_new(&temporary.path).map_err(|error| fail(&error))?;
         (file, Some(temporary))
     } else {
@@ -209,7 +209,7 @@ fn resolve_links(path: PathBuf) -> PathBuf {
         .unwrap_or(path)
 }
 
-/// Makes the missing directories, owned by `owner`.
+/// Creates the missing directories, owned by `owner`.
 pub(super) fn make_parents(path: &Path, mode: u32, owner: Option<&User>) -> Result<(), ErrorBody> {
     let missing: Vec<&Path> = path.ancestors().take_while(|directory| !directory.exists()).collect();
     for directory in missing.into_iter().rev() {

@@ -12,7 +12,7 @@ const PARTS_WAITING_MAX: usize = 16;
 /// Bytes of output kept between calls; the next call gets them.
 const BETWEEN_BYTES_MAX: usize = 64 * 1024;
 
-/// A piece of what goes back for a call.
+/// A part of the response of a call.
 #[derive(Debug)]
 pub(super) enum Part {
     Log(Stream, Vec<u8>),
@@ -37,7 +37,7 @@ pub(super) struct CallEnd {
 pub(super) struct HandlerResponse {
     pub(super) head: Head,
     pub(super) body: Vec<u8>,
-    /// Most memory that it had so far, in KiB, if it said so.
+    /// Peak memory so far in KiB, if reported.
     pub(super) memory_peak_kb: Option<u64>,
 }
 
@@ -190,7 +190,7 @@ impl Calls {
         let _ = call.to.send(Part::Done(done));
     }
 
-    /// Notes what was printed: for the oldest call in progress, or for the next one.
+    /// Records output: for the oldest call in progress, or for the next one.
     pub(super) fn printed(&self, stream: Stream, bytes: &[u8]) {
         let mut state = self.lock();
         let Some(call) = state.in_flight.first_mut() else {

@@ -150,8 +150,8 @@ fn invoke(stream: &mut TcpStream, payload: &[u8], calls: &Calls, handler: &Handl
     outbox.send(stream)
 }
 
-/// Passes parts on until the call is done; `None` when the time is over first. Frames left in the
-/// outbox are sent with the end.
+/// Forwards parts until the call is done; `None` if it times out first. Frames left in the outbox are sent
+/// with the end.
 fn pass_on(
     stream: &mut TcpStream,
     outbox: &mut Outbox,

@@ -49,7 +49,7 @@ impl Handler {
         Ok(Self { pid, child: Mutex::new(Some(child)) })
     }
 
-    /// Waits for its end, and ends what it leaves.
+    /// Waits for its end, and kills the processes that it leaves.
     pub(super) fn watch(&self, calls: &Calls, output: &Output) {
         let child = self.child.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(mut child) = child else { return };

@@ -24,7 +24,8 @@ use super::output::Output;
 const START: &str = "/2018-06-01/runtime/";
 /// Start of a request for the next call.
 const ASKS_NEXT: &[u8] = b"GET /2018-06-01/runtime/invocation/next ";
-/// In which our bootstraps say how much memory they had at most. Of others it is asked at the kernel, which takes longer.
+/// Header in which our bootstraps report their peak memory. Of others it is asked at the kernel, which
+/// takes longer.
 const MEMORY_PEAK: &str = "pandastack-memory-peak-kb";
 
 struct Api<'a> {
@@ -75,9 +76,9 @@ impl Api<'_> {
         self.stream.write_all(&answer(status, "", body.as_bytes()))
     }
 
-    /// Takes note of an answer. A handler that has already asked for the next call gets the
-    /// response with that call: otherwise it would only wake to wait again, on the processor that
-    /// the answer needs on its way out.
+    /// Records a response. A handler that has already asked for the next call gets the response with that
+    /// call: otherwise it would only wake to wait again, on the processor that the answer needs on its way
+    /// out.
     fn accept(&mut self) -> io::Result<()> {
         let accepted = answer("202 Accepted", "", b"{\"status\":\"OK\"}");
         if self.reader.buffer().starts_with(ASKS_NEXT) {

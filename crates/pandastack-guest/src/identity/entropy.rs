@@ -17,8 +17,8 @@ struct RandPoolInfo {
     buffer: [u8; ENTROPY_BYTES_MAX],
 }
 
-/// Mixes fresh bytes in, then makes the generator use them at once: without the second step it would go on
-/// with the key that every copy of this machine shares until its next scheduled reseed.
+/// Mixes fresh bytes in, then makes the generator use them at once: without the second step it would
+/// continue with the key that every copy of this machine shares until its next scheduled reseed.
 pub(super) fn reseed(bytes: &[u8]) -> io::Result<()> {
     let mut info = RandPoolInfo { entropy_bits: 0, buffer_bytes: 0, buffer: [0; ENTROPY_BYTES_MAX] };
     let length = bytes.len().min(ENTROPY_BYTES_MAX);

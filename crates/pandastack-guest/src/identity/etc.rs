@@ -11,13 +11,13 @@ use std::path::Path;
 use pandastack_guest_proto::message::Identity;
 
 use super::warnings::Warnings;
-use crate::surroundings::Surroundings;
+use crate::environment::GuestEnvironment;
 
 /// Marks the line of `/etc/hosts` that is ours.
 const HOSTS_MARK: &str = "# set by pandastack";
 
 /// Host name, machine id and name servers.
-pub(super) fn write_names(around: &Surroundings, identity: &Identity, warnings: &mut Warnings) {
+pub(super) fn write_names(around: &GuestEnvironment, identity: &Identity, warnings: &mut Warnings) {
     let etc = around.root.join("etc");
     if let Some(name) = &identity.hostname {
         if around.is_machine {
@@ -38,7 +38,7 @@ pub(super) fn write_names(around: &Surroundings, identity: &Identity, warnings: 
 
 /// Writes files with facts about the machine for the programs in it.
 pub(super) fn write_run_files(
-    around: &Surroundings,
+    around: &GuestEnvironment,
     identity: &Identity,
     generation: u64,
     warnings: &mut Warnings,

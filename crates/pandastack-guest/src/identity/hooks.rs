@@ -18,8 +18,8 @@ use nix::unistd::Pid;
 use pandastack_guest_proto::message::Identity;
 
 use super::warnings::Warnings;
+use crate::environment::GuestEnvironment;
 use crate::process::{ChildPlan, spawn_child, wait_child};
-use crate::surroundings::Surroundings;
 
 const HOOKS_MAX: usize = 16;
 const HOOKS_WAIT_MAX: Duration = Duration::from_secs(5);
@@ -28,7 +28,7 @@ const HOOK_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:
 
 /// Runs the executables of `/etc/pandastack/identity.d` in the order of their names.
 pub(super) fn run_hooks(
-    around: &Surroundings,
+    around: &GuestEnvironment,
     identity: &Identity,
     generation: u64,
     warnings: &mut Warnings,

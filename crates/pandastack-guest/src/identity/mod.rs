@@ -22,7 +22,7 @@ use nix::time::{ClockId, clock_settime};
 use pandastack_guest_proto::limits::{ENTROPY_BYTES_MAX, ENTROPY_BYTES_MIN};
 use pandastack_guest_proto::message::{ErrorBody, ErrorCode, Identity, IdentityApplied, Secret};
 
-use crate::surroundings::Surroundings;
+use crate::environment::GuestEnvironment;
 use warnings::Warnings;
 
 /// The identity in force.
@@ -48,7 +48,7 @@ impl IdentityState {
     /// Takes an identity on. The caller thaws.
     pub(crate) fn apply(
         &mut self,
-        around: &Surroundings,
+        around: &GuestEnvironment,
         identity: &Identity,
     ) -> Result<IdentityApplied, ErrorBody> {
         let begun = Instant::now();

@@ -5,7 +5,7 @@
 pub(super) struct Warnings(Vec<String>);
 
 impl Warnings {
-    /// Notes that a step failed, if it did.
+    /// Records that a step failed, if it did.
     pub(super) fn note<E: std::fmt::Display>(&mut self, what: &str, result: Result<(), E>) {
         if let Err(error) = result {
             self.0.push(format!("could not {what}: {error}"));

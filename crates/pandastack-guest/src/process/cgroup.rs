@@ -84,7 +84,7 @@ impl UserCgroup {
         self.wait_event("frozen", true, wait_max)
     }
 
-    /// Lets user processes run.
+    /// Thaws user processes.
     pub(crate) fn thaw(&self) -> io::Result<()> {
         std::fs::write(self.path.join("cgroup.freeze"), "0")
     }

@@ -139,7 +139,7 @@ impl Input {
     }
 }
 
-/// Tells a terminal's reader that the input ends; false if there is no room for that now.
+/// Sends end of input to a terminal's reader; false if there is no room for that now.
 fn end_terminal(terminal: &OwnedFd) -> bool {
     loop {
         match write(terminal, &[END_OF_TRANSMISSION]) {

@@ -9,8 +9,7 @@
 //!
 //! Invariants:
 //! - A process ends when its main process ends, even if something that it left behind holds its pipes open.
-//! - Its remaining children go on, keep their control group, and their output still lands in the
-//!   ring.
+//! - Its remaining children continue, keep their control group, and their output still lands in the ring.
 //! - Timeouts and SIGKILL reach everything in the control group.
 //! - A follower that is lost has some time to come back, during which the process waits rather than lose its output.
 //!

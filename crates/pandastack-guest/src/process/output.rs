@@ -21,7 +21,7 @@ pub(crate) struct Output {
     token: Token,
     ring: Ring,
     watched: bool,
-    /// After the process ended: how much of what it wrote may still be in the pipe.
+    /// After the process ended: the maximum number of its bytes that can still be in the pipe.
     drain_left: Option<usize>,
     /// Everything that the process itself wrote is in the ring.
     settled: bool,
@@ -60,7 +60,7 @@ impl Output {
         let keep_from = sent.map(|offset| offset.saturating_sub(OUTPUT_UNSEEN_BYTES as u64));
         for _ in 0..READS_PER_TURN_MAX {
             let Some(pipe) = &self.pipe else { return };
-            let room = self.ring.room(keep_from).min(scratch.len());
+            let room = self.ring.free_bytes(keep_from).min(scratch.len());
             if room == 0 {
                 return self.pause(poller);
             }

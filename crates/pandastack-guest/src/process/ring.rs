@@ -37,7 +37,7 @@ impl Ring {
 
     /// Number of bytes that can be pushed without dropping any from `keep_from` on. Without a
     /// reader nothing has to be kept.
-    pub(crate) fn room(&self, keep_from: Option<u64>) -> usize {
+    pub(crate) fn free_bytes(&self, keep_from: Option<u64>) -> usize {
         let Some(keep_from) = keep_from else { return self.limit };
         let kept = self.end().saturating_sub(keep_from.max(self.start));
         self.limit.saturating_sub(usize::try_from(kept).unwrap_or(usize::MAX))
@@ -108,9 +108,9 @@ mod tests {
     fn a_reader_limits_the_room() {
         let mut ring = Ring::new(8);
         ring.push(b"abcdef");
-        assert_eq!(ring.room(None), 8);
-        assert_eq!(ring.room(Some(0)), 2);
-        assert_eq!(ring.room(Some(4)), 6);
-        assert_eq!(ring.room(Some(6)), 8);
+        assert_eq!(ring.free_bytes(None), 8);
+        assert_eq!(ring.free_bytes(Some(0)), 2);
+        assert_eq!(ring.free_bytes(Some(4)), 6);
+        assert_eq!(ring.free_bytes(Some(6)), 8);
     }
 }

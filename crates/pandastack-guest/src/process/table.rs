@@ -143,7 +143,7 @@ impl Process {
         })
     }
 
-    /// Notes that the main process ended with a wait status.
+    /// Records that the main process ended with a wait status.
     pub(crate) fn ended(&mut self, status: i32, poller: &Poller) {
         if self.exit.is_some() {
             return;
@@ -326,7 +326,7 @@ impl ProcessTable {
         self.processes.values().flat_map(|process| [timeouts(process), holds(process)]).flatten().min()
     }
 
-    /// Forgets followers that did not come back; returns the processes that may go on.
+    /// Forgets followers that did not come back; returns the processes that may continue.
     pub(crate) fn release_holds(&mut self, now: Instant) -> Vec<ProcessId> {
         let over = |process: &&mut Process| process.held.is_some_and(|held| held.until <= now);
         let release = |process: &mut Process| {
@@ -349,7 +349,7 @@ impl ProcessTable {
 
     /// Removes empty control groups and forgets ended processes beyond the limits, oldest first. A
     /// process that still has running children or followers is never forgotten.
-    pub(crate) fn tidy(&mut self) {
+    pub(crate) fn prune(&mut self) {
         let now = Instant::now();
         let mut ended: Vec<(Instant, ProcessId, usize)> = Vec::new();
         for process in self.processes.values_mut() {

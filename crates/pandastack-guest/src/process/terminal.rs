@@ -21,7 +21,7 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// Makes a terminal; returns it and the side that the process gets.
+    /// Creates a terminal; returns it and the side that the process gets.
     pub(crate) fn open(size: TerminalSize, uid: u32) -> Result<(Self, OwnedFd), ErrorBody> {
         let flags = libc::O_NOCTTY | libc::O_NONBLOCK | libc::O_CLOEXEC;
         let controller = File::options().read(true).write(true).custom_flags(flags).open("/dev/ptmx");

@@ -25,7 +25,7 @@ pub(super) struct WatchReader {
 
 impl Server {
     pub(super) fn handle_tree_request(&mut self, id: u32, request: Request) {
-        let root = self.surroundings.root.clone();
+        let root = self.environment.root.clone();
         match request {
             Request::FileRename { from, to, make_parents } => {
                 self.open_source(id, Box::new(MoveSource::new(from, to, make_parents)));

@@ -27,10 +27,10 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use pandastack_guest_proto::limits::FRAME_BYTES_MAX;
 
 use crate::channel::Channel;
+use crate::environment::GuestEnvironment;
 use crate::identity::IdentityState;
 use crate::poller::{Part, Poller, Token};
 use crate::process::ProcessTable;
-use crate::surroundings::Surroundings;
 use crate::watch::Watches;
 use crate::worker::Workers;
 use completion::Completion;
@@ -46,7 +46,7 @@ pub(crate) struct Server {
     watches: Watches,
     session: Session,
     identity: IdentityState,
-    surroundings: Surroundings,
+    environment: GuestEnvironment,
     frozen: bool,
     scratch: Vec<u8>,
     /// When the events that are being handled arrived.
@@ -63,7 +63,7 @@ pub(crate) struct Shutdown {
 
 impl Server {
     /// Sets the loop up. Every signal must be blocked already.
-    pub(crate) fn new(poller: Poller, channel: Channel, surroundings: Surroundings) -> io::Result<Self> {
+    pub(crate) fn new(poller: Poller, channel: Channel, environment: GuestEnvironment) -> io::Result<Self> {
         let mut mask = SigSet::empty();
         mask.add(Signal::SIGCHLD);
         mask.add(Signal::SIGTERM);
@@ -82,7 +82,7 @@ impl Server {
             watches,
             session: Session::default(),
             identity: IdentityState::default(),
-            surroundings,
+            environment,
             frozen: false,
             scratch: vec![0; FRAME_BYTES_MAX],
             woken: Instant::now(),
@@ -108,13 +108,13 @@ impl Server {
                 return Ok(shutdown);
             }
             // After the answers are out: none of it is urgent.
-            if self.session.take_tidy_wanted() {
-                self.processes.tidy();
+            if self.session.take_prune_request() {
+                self.processes.prune();
             }
         }
     }
 
-    /// Sends until no stream has anything left or the host takes no more. A flush may make room for streams
+    /// Sends until all streams are empty or the host accepts no more. A flush may make room for streams
     /// that found none, and no event would tell them.
     fn send_ready(&mut self) {
         loop {
@@ -150,7 +150,7 @@ impl Server {
     /// Takes every dead child's status: ours end a process, orphans that were handed to PID 1 just go.
     fn reap(&mut self) {
         while let Ok(Some(signal)) = self.signals.read_signal() {
-            if signal.ssi_signo == Signal::SIGTERM as u32 && !self.surroundings.is_machine {
+            if signal.ssi_signo == Signal::SIGTERM as u32 && !self.environment.is_machine {
                 self.shutdown = Some(Shutdown { grace_ms: 0 });
             }
         }
@@ -159,7 +159,7 @@ impl Server {
             if let Some(id) = self.processes.child_ended(pid, status, &self.poller) {
                 ended.push(id);
             }
-            self.session.want_tidy();
+            self.session.request_prune();
         }
         for id in ended {
             self.pump_stdin(id);

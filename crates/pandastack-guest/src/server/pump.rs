@@ -11,8 +11,8 @@ use super::session::{Reader, Session, StreamKind};
 use crate::process::{Caller, InputProgress};
 
 impl Server {
-    /// Gives every ready stream its turn while the channel has room. Streams that still have something to send
-    /// stay in line.
+    /// Serves every ready stream in turn while the channel has room. Streams with more to send stay in the
+    /// queue.
     pub(super) fn pump(&mut self) {
         while self.channel.has_room() {
             let Some(id) = self.session.next_ready() else { return };
@@ -105,7 +105,7 @@ impl Server {
         SendOutcome::Something
     }
 
-    /// Lets a worker take a source's next step.
+    /// Runs a source's next step on a worker.
     fn step_source(&mut self, id: u32) {
         let epoch = self.session.epoch;
         let Some(stream) = self.session.streams.get_mut(&id) else { return };
@@ -121,7 +121,7 @@ impl Server {
         });
     }
 
-    /// Lets a worker write what has arrived for a sink.
+    /// Writes received data of a sink on a worker.
     fn step_sink(&mut self, id: u32) {
         let epoch = self.session.epoch;
         let Some(stream) = self.session.streams.get_mut(&id) else { return };

@@ -45,7 +45,7 @@ impl Server {
                 self.pump_process(process);
             }
             Request::Processes => {
-                self.processes.tidy();
+                self.processes.prune();
                 let infos = self.processes.infos();
                 self.open_source(id, Box::new(PageSource::processes(infos)));
             }
@@ -73,7 +73,7 @@ impl Server {
     }
 
     fn handle_file_request(&mut self, id: u32, request: Request) {
-        let root = self.surroundings.root.clone();
+        let root = self.environment.root.clone();
         match request {
             Request::FileRead(read) => self.open_source(id, Box::new(ReadSource::new(read))),
             Request::FileList { path } => self.open_source(id, Box::new(ListSource::new(path, root))),
@@ -104,7 +104,7 @@ impl Server {
         self.session.mark_ready(id);
     }
 
-    /// Does something on a worker whose result is the reply.
+    /// Runs a job on a worker and replies with its result.
     fn run_job<T: serde::Serialize>(
         &mut self,
         id: u32,
@@ -127,9 +127,9 @@ impl Server {
         let (user, cwd) = self.identity.defaults();
         let context = SpawnContext {
             asked: self.woken,
-            root: self.surroundings.root.clone(),
-            cgroup: self.surroundings.cgroup.clone(),
-            is_machine: self.surroundings.is_machine,
+            root: self.environment.root.clone(),
+            cgroup: self.environment.cgroup.clone(),
+            is_machine: self.environment.is_machine,
             env: self.identity.env().clone(),
             user,
             cwd,
@@ -208,7 +208,7 @@ impl Server {
     }
 
     fn quiesce(&mut self, id: u32, sync: bool) {
-        if let Some(cgroup) = &self.surroundings.cgroup
+        if let Some(cgroup) = &self.environment.cgroup
             && let Err(error) = cgroup.freeze(FREEZE_WAIT_MAX)
         {
             let _ = self.thaw();
@@ -228,7 +228,7 @@ impl Server {
     }
 
     fn thaw(&mut self) -> Result<(), ErrorBody> {
-        if let Some(cgroup) = &self.surroundings.cgroup {
+        if let Some(cgroup) = &self.environment.cgroup {
             cgroup.thaw().map_err(|error| {
                 ErrorBody::new(ErrorCode::Io, format!("cannot thaw user processes: {error}"))
             })?;
@@ -238,7 +238,7 @@ impl Server {
     }
 
     fn set_identity(&mut self, id: u32, identity: &Identity) {
-        let applied = self.identity.apply(&self.surroundings, identity);
+        let applied = self.identity.apply(&self.environment, identity);
         let applied = applied.and_then(|applied| self.thaw().map(|()| applied));
         self.reply(id, applied);
     }

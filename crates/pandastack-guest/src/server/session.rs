@@ -89,11 +89,11 @@ pub(super) struct StdinState {
 /// The calls of one connection.
 #[derive(Default)]
 pub(super) struct Session {
-    /// Tells completions of an earlier connection's calls from this one's.
+    /// Distinguishes completions of an earlier connection's calls from this one's.
     pub(super) epoch: u64,
     pub(super) streams: HashMap<u32, Stream>,
     pub(super) ready: VecDeque<u32>,
-    tidy_wanted: bool,
+    prune_requested: bool,
 }
 
 impl Session {
@@ -132,12 +132,12 @@ impl Session {
         !self.ready.is_empty()
     }
 
-    pub(super) fn want_tidy(&mut self) {
-        self.tidy_wanted = true;
+    pub(super) fn request_prune(&mut self) {
+        self.prune_requested = true;
     }
 
-    pub(super) fn take_tidy_wanted(&mut self) -> bool {
-        std::mem::take(&mut self.tidy_wanted)
+    pub(super) fn take_prune_request(&mut self) -> bool {
+        std::mem::take(&mut self.prune_requested)
     }
 }
 
@@ -192,7 +192,7 @@ impl Server {
         encode(out, FrameKind::Hello, 0, 0, &hello);
     }
 
-    /// Forgets every call. Processes go on; files being written atomically never were.
+    /// Forgets every call. Processes continue; files being written atomically never were.
     pub(super) fn end_session(&mut self) {
         let readers: Vec<Reader> = self.session.streams.values().filter_map(Stream::reader).collect();
         for reader in readers {
@@ -209,7 +209,7 @@ impl Server {
                 process.id
             })
             .collect();
-        // Nobody follows any more: what a reader held back goes on as far as its return allows.
+        // Nobody follows any more: what a reader held back continues as far as its return allows.
         for id in ids {
             self.pump_process(id);
         }
@@ -317,7 +317,7 @@ impl Server {
         }
     }
 
-    /// Gives a follower that went away before the end some time to come back and miss nothing.
+    /// Keeps the data of a disconnected follower for some time, so that it can reconnect without a gap.
     fn hold_for(&mut self, reader: Reader) {
         let Ok(process) = self.processes.get_mut(reader.process) else { return };
         if reader.exit_only {
@@ -335,7 +335,7 @@ impl Server {
         self.reply_error(id, &ErrorBody::new(ErrorCode::Cancelled, "the call was cancelled"));
     }
 
-    /// Lets the host send more on a call.
+    /// Grants the host more bytes on a call.
     pub(super) fn grant(&mut self, Caller { epoch, stream: id }: Caller, bytes: u32) {
         if let Some(stream) = self.session.stream_mut(epoch, id) {
             stream.receive_credit = stream.receive_credit.saturating_add(bytes);
@@ -373,7 +373,7 @@ impl Server {
         {
             process.readers.retain(|&reader| reader != id);
             // One follower fewer may mean room, or an ended process that can be forgotten.
-            self.session.want_tidy();
+            self.session.request_prune();
             self.pump_process(reader.process);
         }
         encode(self.channel.out(), FrameKind::Reply, 0, id, payload);

@@ -7,8 +7,9 @@
 //! Watches live in the guest, because there they survive the agent, a sleep and a snapshot.
 //!
 //! Invariants:
-//! - A watch outlives its follower and its connection, so a host that was restarted, or a machine that slept, goes on
-//!   where it stopped. Sequence numbers have no gaps; what was lost is a change of its own, an overflow.
+//! - A watch outlives its follower and its connection, so a host that was restarted, or a machine that
+//!   slept, continues where it stopped. Sequence numbers have no gaps; what was lost is a change of its own,
+//!   an overflow.
 //! - Memory is bounded: [`WATCHES_MAX`] rings of [`RING_BYTES_MAX`], [`DIRECTORIES_MAX`] directories each. A watch
 //!   without a follower gives way to a new one.
 //! - The thread does what may wait for a disk; the event loop only reads rings.
@@ -52,9 +53,9 @@ pub(crate) struct Watch {
 
 struct Shared {
     ring: Mutex<Ring>,
-    /// Tells the event loop.
+    /// Wakes the event loop.
     wake: Arc<EventFd>,
-    /// Tells the thread to end.
+    /// Stops the thread.
     stop: EventFd,
 }
 
@@ -150,7 +151,7 @@ impl Watches {
         Ok(Self { watches: HashMap::new(), last_id: 0, wake })
     }
 
-    /// Becomes readable when any watch has news.
+    /// TemporaryKind readable when any watch has news.
     pub(crate) fn wake_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
@@ -177,7 +178,7 @@ impl Watches {
         })
     }
 
-    /// Enters a watch that was started, in the place of one that `followed` does not know if there is no room.
+    /// Adds a started watch. If there is no room, it replaces one that `followed` does not know.
     pub(crate) fn enter(&mut self, watch: Watch, followed: impl Fn(u64) -> bool) -> Result<u64, ErrorBody> {
         if self.watches.len() >= WATCHES_MAX {
             let oldest = self
@@ -202,7 +203,7 @@ impl Watches {
         let watch = self.watches.get_mut(&id)?;
         watch.followed_at = Instant::now();
         let mut ring = watch.shared.ring();
-        let changes = ring.after(after, bytes_max);
+        let changes = ring.changes_after(after, bytes_max);
         let ended = ring.ended && changes.is_empty();
         drop(ring);
         if ended {

@@ -77,7 +77,7 @@ impl Ring {
 
     /// Changes after one, at most about `bytes_max` of JSON. Dropped changes become an overflow,
     /// numbered as the last of them.
-    pub(super) fn after(&mut self, sequence: u64, bytes_max: usize) -> Vec<Change> {
+    pub(super) fn changes_after(&mut self, sequence: u64, bytes_max: usize) -> Vec<Change> {
         let first_kept = self.changes.front().map_or(self.last + 1, |change| change.sequence);
         let (mut page, mut bytes) = (Vec::new(), 0);
         if sequence + 1 < first_kept {
@@ -106,7 +106,7 @@ mod tests {
     }
 
     fn sequences(ring: &mut Ring, after: u64) -> Vec<(u64, ChangeKind)> {
-        ring.after(after, usize::MAX).iter().map(|change| (change.sequence, change.kind)).collect()
+        ring.changes_after(after, usize::MAX).iter().map(|change| (change.sequence, change.kind)).collect()
     }
 
     #[test]
@@ -132,6 +132,6 @@ mod tests {
         use ChangeKind::{Created, Overflow};
         assert_eq!(sequences(&mut ring, 0), [(2, Overflow), (3, Created), (4, Created), (5, Created)]);
         assert_eq!(sequences(&mut ring, 2), [(3, Created), (4, Created), (5, Created)]);
-        assert_eq!(ring.after(3, 1).len(), 1, "a page has at least one change");
+        assert_eq!(ring.changes_after(3, 1).len(), 1, "a page has at least one change");
     }
 }

@@ -16,7 +16,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDe
 use pandastack_guest_proto::message::{ChangeKind, RawPath};
 
 use super::ring::NewChange;
-use crate::files::{Becomes, temporary};
+use crate::files::{TemporaryKind, temporary};
 
 /// The two halves of a rename come one after the other, but may be read apart; the second is awaited this long.
 const SECOND_HALF_WAIT_MS: u8 = 10;
@@ -144,11 +144,11 @@ impl Tree {
     }
 
     /// A file that was written under another name took its own.
-    fn written(&self, becomes: Becomes, to: &InotifyEvent, changes: &mut Vec<NewChange>) {
+    fn written(&self, kind: TemporaryKind, to: &InotifyEvent, changes: &mut Vec<NewChange>) {
         let Some(path) = self.place(to.wd, to.name.as_ref()) else {
             return changes.push(NewChange::overflow());
         };
-        if becomes == Becomes::New {
+        if kind == TemporaryKind::New {
             changes.push(change(ChangeKind::Created, &path, false));
         }
         changes.push(change(ChangeKind::Modified, &path, false));
@@ -195,7 +195,7 @@ impl Tree {
         false
     }
 
-    /// A directory went elsewhere: what happens there is none of ours.
+    /// A directory went elsewhere: changes there are not reported.
     fn forget(&mut self, path: &Path) {
         let gone = self.directories.extract_if(|_, directory| directory.starts_with(path));
         for (descriptor, _) in gone.collect::<Vec<_>>() {

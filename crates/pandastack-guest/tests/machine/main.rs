@@ -128,7 +128,7 @@ async fn a_machine_boots_serves_and_powers_off() {
     };
     let client = machine.connect().await;
     eprintln!("boot to first answer: {:?}", begun.elapsed());
-    check_surroundings(&client).await;
+    check_environment(&client).await;
     // The emulator takes one connection at a time; the next one waits until this one is gone.
     drop(client);
     check_identity(&machine).await;
@@ -146,7 +146,7 @@ async fn a_machine_boots_serves_and_powers_off() {
     }
 }
 
-async fn check_surroundings(client: &GuestClient) {
+async fn check_environment(client: &GuestClient) {
     assert_eq!(sh(client, "readlink /proc/1/ns/mnt > /dev/null; cat /proc/1/comm").await, "init");
     let mounts = sh(client, "cat /proc/mounts").await;
     for mount in [

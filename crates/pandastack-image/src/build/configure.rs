@@ -13,7 +13,7 @@ use crate::recipe::Recipe;
 const EMPTIED: &[&str] =
     &["var/lib/apt/lists", "var/cache/apt", "var/log", "var/cache/debconf", "tmp", "var/tmp", "run"];
 
-/// Written anew by the guest program whenever a machine gets its identity; plain files, so that it only has to
+/// Rewritten by the guest program whenever a machine gets its identity; plain files, so that it only has to
 /// overwrite them.
 const IDENTITY: &[(&str, &str)] = &[
     ("etc/machine-id", ""),
@@ -53,7 +53,7 @@ fn write_environment(root: &Path, recipe: &Recipe) -> Result<(), ImageError> {
     std::fs::write(&path, text).map_err(ImageError::io("write", &path))
 }
 
-/// Takes out caches, logs and the building host's identity.
+/// Removes caches, logs and the building host's identity.
 pub(super) fn clean(root: &Path) -> Result<(), ImageError> {
     for dir in EMPTIED {
         empty(&root.join(dir))?;

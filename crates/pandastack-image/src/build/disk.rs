@@ -88,7 +88,7 @@ impl DiskMount<'_> {
         &self.disk.root
     }
 
-    /// Gives freed blocks back, unmounts and checks. Returns the bytes in use.
+    /// Discards freed blocks, unmounts and checks. Returns the bytes in use.
     pub(super) fn seal(mut self) -> Result<u64, ImageError> {
         let stat = rustix::fs::statvfs(self.root())
             .map_err(|error| ImageError::io("measure", &self.disk.root)(error.into()))?;

@@ -43,7 +43,7 @@ pub(crate) struct BuildRequest<'a> {
     pub(crate) parent: Option<&'a Path>,
     /// An empty directory.
     pub(crate) work: &'a Path,
-    /// Told at every step.
+    /// Called at every step.
     pub(crate) say: &'a (dyn Fn(Phase, &str) + Sync),
 }
 

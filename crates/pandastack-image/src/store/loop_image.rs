@@ -1,13 +1,13 @@
 //! A reflink file system on a host that has none: a sparse XFS image, loop-mounted.
 //!
 //! ```text
-//! <data_dir>/store.xfs.making   being formatted; a crash leaves it, the next start makes it anew
+//! <data_dir>/store.xfs.making   being formatted; a crash leaves it, the next start creates it again
 //! <data_dir>/store.xfs          complete: only ever appears by rename
 //! <data_dir>/store/             where it is mounted
 //! ```
 //!
-//! The loop device is made by mount(8), which marks it to vanish with the mount: nothing is left after `umount`.
-//! Deleted data is given back to the outer file system (`discard` punches holes into the image).
+//! The loop device is made by mount(8), which marks it to vanish with the mount: nothing is left after
+//! `umount`. Deleted data is returned to the outer file system (`discard` punches holes into the image).
 
 use pandastack_types::chain;
 use std::fs::{File, OpenOptions, Permissions};

@@ -42,12 +42,12 @@ pub enum Cloning {
     Reflink,
     /// A loop-mounted XFS image does.
     ReflinkInLoop {
-        /// Why the data directory's own file system would not do.
+        /// Reason why the data directory's own file system cannot be used.
         reason: String,
     },
     /// Files are copied, holes kept: slower and larger, but right.
     SparseCopy {
-        /// Why nothing better could be had, and what to do about it.
+        /// Reason for the fallback, and what to do about it.
         reason: String,
     },
 }
@@ -87,7 +87,7 @@ impl Store {
         &self.cloning
     }
 
-    /// Makes the new file `dst` with the contents of `src`, copy-on-write.
+    /// Creates the file `dst` with the contents of `src`, copy-on-write.
     ///
     /// The kernel first writes out dirty pages of `src`: sync a file before the moment its clone must be quick.
     pub fn clone_file(&self, src: &Path, dst: &Path) -> Result<(), StoreError> {
@@ -130,7 +130,7 @@ impl Store {
         clone::copy_sparse(&source, dst).map_err(StoreError::io("copy into", dst))
     }
 
-    /// Makes the new file `path` of `len_bytes`, all hole.
+    /// Creates the file `path` of `len_bytes`, all hole.
     pub fn create_sparse(&self, path: &Path, len_bytes: u64) -> Result<File, StoreError> {
         self.require(0)?;
         let mut options = OpenOptions::new();
@@ -176,12 +176,14 @@ impl Store {
         Staging::new_in(&self.root.join(".staging"))
     }
 
-    /// Takes a file or directory of the store out of sight at once, then deletes it. Missing is fine.
+    /// Takes a file or directory of the store out of the tree immediately, then deletes it. Missing is
+    /// fine.
     pub fn remove(&self, path: &Path) -> Result<(), StoreError> {
         staging::remove(path, &self.root.join(".trash"))
     }
 
-    /// Deletes what a crash left half written or half deleted. Only the store's one owner may call it, at its start.
+    /// Deletes files that a crash left half written or half deleted. Only the store's one owner may call
+    /// it, at its start.
     pub fn sweep(&self) -> Result<(), StoreError> {
         for leftover in [".staging", ".trash"].map(|name| self.root.join(name)) {
             match std::fs::remove_dir_all(&leftover) {

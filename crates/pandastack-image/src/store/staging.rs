@@ -64,7 +64,8 @@ impl Staging {
     }
 }
 
-/// Takes `path` (file or directory) out of sight at once, then deletes it. A path that is gone already is fine.
+/// Takes `path` (file or directory) out of the tree immediately, then deletes it. A path that is gone
+/// already is fine.
 pub(super) fn remove(path: &Path, trash: &Path) -> Result<(), StoreError> {
     if std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
         return Ok(());

@@ -135,7 +135,7 @@ impl Names {
         .await
     }
 
-    /// Lets the guest of a slot go on with what it resolved in another one, as far as its policy allows that
+    /// Restores names that the guest of a slot resolved in another slot, as far as its policy allows that
     /// now.
     pub(crate) async fn restore_resolved(&self, index: SlotIndex, resolved: &[Resolved]) -> Result<()> {
         let slot = self.slot(index)?;
@@ -149,7 +149,7 @@ impl Names {
             if entries.open.is_empty() && entries.shut.is_empty() {
                 return Ok(());
             }
-            slot::apply(&plan, index, ruleset::known(&entries.open, &entries.shut))
+            slot::apply(&plan, index, ruleset::renew_addresses(&entries.open, &entries.shut))
         })
         .await
     }

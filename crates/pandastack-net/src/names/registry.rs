@@ -77,7 +77,7 @@ impl Registry {
         self.plan.netns_path(slot.index)
     }
 
-    /// Reports what was refused.
+    /// Reports refused connections.
     pub(super) fn report(&self, denial: Denial) {
         // Full or closed: nobody reads fast enough, or at all.
         let _ = self.denials.try_send(denial);

@@ -40,7 +40,7 @@ pub struct Resolved {
 }
 
 impl Resolved {
-    fn known_until_ms(&self) -> u64 {
+    fn relevant_until_ms(&self) -> u64 {
         self.open_until_ms.max(self.shut_until_ms)
     }
 }
@@ -75,7 +75,7 @@ pub(super) fn gather(listed: ListedNames, now_ms: u64) -> Vec<Resolved> {
         shut_until_ms,
     });
     let mut resolved: Vec<Resolved> = each.collect();
-    resolved.sort_by_key(|one| std::cmp::Reverse(one.known_until_ms()));
+    resolved.sort_by_key(|one| std::cmp::Reverse(one.relevant_until_ms()));
     resolved.truncate(RESOLVED_MAX);
     resolved
 }
@@ -107,14 +107,14 @@ pub(super) fn entries<'a>(
         }
         add(&mut open, one, &opens, opened);
         // As long as it is open at least: the policy may be another one, which did not close it then.
-        add(&mut shut, one, &shuts, left(one.known_until_ms(), now_ms));
+        add(&mut shut, one, &shuts, time_left(one.relevant_until_ms(), now_ms));
     }
     Entries { open: elements(open), shut: elements(shut) }
 }
 
 /// The time left, if any. A clock that was set back extends it to at most the lifetime of an
 /// answer.
-fn left(until_ms: u64, now_ms: u64) -> Option<Duration> {
+fn time_left(until_ms: u64, now_ms: u64) -> Option<Duration> {
     let millis = until_ms.checked_sub(now_ms).filter(|millis| *millis > 0)?;
     Some(Duration::from_millis(millis).min(NAMED_LIFETIME_MAX))
 }

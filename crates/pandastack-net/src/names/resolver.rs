@@ -144,7 +144,7 @@ async fn answer(
     if let Some(code) = own_answer(&slot.policy(), &registry.plan.ceiling, &name, kind) {
         return refuse(code);
     }
-    match registry.upstreams.ask(bytes, by_tcp).await {
+    match registry.upstreams.resolve(bytes, by_tcp).await {
         Ok(answer) => match follow(registry, slot, &name, kind, &answer).await {
             Some(code) => refuse(code),
             None => Some(answer),
@@ -180,8 +180,8 @@ fn name_of(question: &Query) -> String {
     name.strip_suffix('.').map(str::to_owned).unwrap_or(name)
 }
 
-/// Opens and closes what a name was resolved to, before the guest hears of it; answers what it hears instead,
-/// if anything.
+/// Opens and closes what a name was resolved to, before the guest hears of it; returns what it hears
+/// instead, if anything.
 async fn follow(
     registry: &Arc<Registry>,
     slot: &Arc<SlotNames>,

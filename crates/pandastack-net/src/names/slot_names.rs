@@ -1,4 +1,4 @@
-//! One leased slot: its policy, and what it may have in flight.
+//! One leased slot: its policy, and its limits of work in flight.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -52,7 +52,7 @@ impl SlotNames {
         self.rules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes whether the slot has a proxy. Returns whether it had one before.
+    /// Records whether the slot has a proxy. Returns whether it had one before.
     pub(super) fn set_has_proxy(&self, has_proxy: bool) -> bool {
         std::mem::replace(&mut *self.has_proxy.lock().unwrap_or_else(PoisonError::into_inner), has_proxy)
     }

@@ -46,13 +46,14 @@ impl Upstreams {
     }
 
     /// Asks one server after the other. The query's id is the guest's: it is unique per socket, and the socket is fresh.
-    pub(super) async fn ask(&self, query: &[u8], by_tcp: bool) -> io::Result<Vec<u8>> {
+    pub(super) async fn resolve(&self, query: &[u8], by_tcp: bool) -> io::Result<Vec<u8>> {
         let none =
             || io::Error::new(io::ErrorKind::NotFound, "/etc/resolv.conf names no DNS server; add one");
         let mut failure = none();
         for server in self.current().into_iter().take(SERVERS_MAX) {
-            let asked =
-                async { if by_tcp { ask_tcp(server, query).await } else { ask_udp(server, query).await } };
+            let asked = async {
+                if by_tcp { query_tcp(server, query).await } else { query_udp(server, query).await }
+            };
             match timeout(ANSWER_WAIT, asked).await {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(error)) => failure = error,
@@ -64,7 +65,7 @@ impl Upstreams {
 }
 
 /// A fresh socket for every query: its random port is what makes answers hard to forge.
-async fn ask_udp(server: SocketAddr, query: &[u8]) -> io::Result<Vec<u8>> {
+async fn query_udp(server: SocketAddr, query: &[u8]) -> io::Result<Vec<u8>> {
     let any =
         if server.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
     let socket = UdpSocket::bind((any, 0)).await?;
@@ -80,7 +81,7 @@ async fn ask_udp(server: SocketAddr, query: &[u8]) -> io::Result<Vec<u8>> {
     }
 }
 
-async fn ask_tcp(server: SocketAddr, query: &[u8]) -> io::Result<Vec<u8>> {
+async fn query_tcp(server: SocketAddr, query: &[u8]) -> io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(server).await?;
     write_framed(&mut stream, query).await?;
     read_framed(&mut stream).await

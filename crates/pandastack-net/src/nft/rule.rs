@@ -190,7 +190,7 @@ impl Rule {
         self.connection(NFT_CT_MARK).compare(NFT_CMP_EQ, &mark.to_ne_bytes())
     }
 
-    /// Marks the connection, and goes on.
+    /// Marks the connection and continues.
     pub(crate) fn mark_connection(self, mark: u32) -> Self {
         self.load(NFT_REG_1, &mark.to_ne_bytes()).expression("ct", |a| {
             a.number(2, NFT_CT_MARK as u32);
@@ -243,7 +243,7 @@ impl Rule {
         })
     }
 
-    /// Goes on in another chain, and comes back at its end.
+    /// Calls another chain and returns at its end.
     pub(crate) fn jump(self, chain: &str) -> Self {
         self.expression("immediate", |a| {
             a.number(1, NFT_REG_VERDICT as u32);

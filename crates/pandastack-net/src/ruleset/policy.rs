@@ -1,8 +1,8 @@
 //! The part of a slot's table that is its policy.
 //!
 //! A policy is the sets `open` and `denied` and the chains `inspect` and `egress`, replaced together;
-//! everything else never changes. Connections that passed by a name are marked with their policy, and go on
-//! after the name's address is forgotten, until another policy comes.
+//! everything else never changes. Connections that passed by a name are marked with their policy, and
+//! continue after the name's address is forgotten, until another policy comes.
 //!
 //! Must hold: rules that deny come before any rule that allows. `open` has nothing of it, names are
 //! resolved later: `denied` keeps their addresses from opening denied networks, and `shut` has the
@@ -52,7 +52,7 @@ const QUIC_PORT: u16 = 443;
 pub(super) const INSPECT: &str = "inspect";
 pub(super) const EGRESS: &str = "egress";
 
-/// Gives a fresh slot its policy. Removing rules costs the kernel milliseconds, which have no place in a
+/// Sets the policy of a new slot. Removing rules costs the kernel milliseconds, which have no place in a
 /// take, and those of a policy without names are the default's.
 pub(crate) fn first_policy(policy: &NetworkPolicy, plan: &Plan) -> Batch {
     let closed_mail = |policy: &NetworkPolicy| plan.ceiling.closed_mail_ports(policy);
@@ -117,7 +117,7 @@ pub(crate) fn learned(of: &ResolvedName, name: &str) -> Batch {
         each.map(|(address, class)| element(address, class, lifetime, name)).collect()
     };
     let open = elements(&of.open, &of.open_classes, of.open_for);
-    known(&open, &elements(&of.shut, &of.shut_classes, of.shut_for))
+    renew_addresses(&open, &elements(&of.shut, &of.shut_classes, of.shut_for))
 }
 
 /// An address of a name, on the ports of one of its policy's classes.
@@ -125,8 +125,8 @@ pub(crate) fn element(address: Ipv4Addr, class: usize, lifetime: Duration, name:
     Element { address, class: class_number(class), lifetime, note: name }
 }
 
-/// Writes down addresses that are opened and closed, each once for a class.
-pub(crate) fn known(open: &[Element<'_>], shut: &[Element<'_>]) -> Batch {
+/// Renews allowed and denied addresses, each once per class.
+pub(crate) fn renew_addresses(open: &[Element<'_>], shut: &[Element<'_>]) -> Batch {
     let mut batch = Batch::new(SLOT_TABLE);
     batch.renew_elements(SHUT, shut);
     batch.renew_elements(NAMED, open);

@@ -80,7 +80,8 @@ impl Guest {
         self.next_frame(patience, parse_datagram)
     }
 
-    /// Begins a TCP connection from this port, and says how it was answered: the flags of the first answer that came in time.
+    /// Starts a TCP connection from this port, and says how it was answered: the flags of the first answer
+    /// that came in time.
     pub fn connect(&mut self, port: u16, to: (Ipv4Addr, u16), patience: Duration) -> Option<u8> {
         self.send_frame(GUEST_MAC, ETHERTYPE_IPV4, &syn_packet((GUEST_IP, port), to));
         self.next_frame(patience, |frame| {

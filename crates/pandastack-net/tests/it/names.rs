@@ -179,7 +179,8 @@ fn an_answer_that_comes_after_a_change_of_policy_opens_nothing() {
     });
 }
 
-/// Makes a slot's rules such that everything passes and no policy can be put into them, as those of another version may be.
+/// Creates a slot's rules such that everything passes and no policy can be put into them, as those of
+/// another version may be.
 fn spoil(directory: &Path, index: SlotIndex) {
     let namespace = File::open(directory.join(format!("netns/lab-{index}"))).unwrap();
     in_namespace(&namespace, || {

@@ -13,7 +13,7 @@ use pandastack_types::api::{AttachedVolume, CreateSandbox, RequiredIsolation, Te
 use pandastack_types::{Error, Owner, Result, SandboxId, SandboxState, Transition, WorkspaceId, chain};
 use tokio::time::Instant;
 
-use super::{MAKE_WAIT, on, remove_machine};
+use super::{MAKE_WAIT, options_for, remove_machine};
 use crate::Sandboxes;
 use crate::hosts::MemoryReservation;
 use crate::in_flight::OperationKey;
@@ -40,7 +40,7 @@ struct Plan {
     derived: DerivedVolumes,
 }
 
-/// Makes a sandbox that is ready for its first command. Runs to its end even if the caller is dropped.
+/// Creates a sandbox that is ready for its first command. Runs to its end even if the caller is dropped.
 pub async fn create(
     sandboxes: &Arc<Sandboxes>,
     workspace: WorkspaceId,
@@ -136,7 +136,7 @@ async fn make(
     client: &AgentClient,
 ) -> Result<SandboxRecord> {
     let body = AgentCreate { spec: agent_spec(record), source, size };
-    let making = client.call(endpoints::CreateSandbox::new(), on(record, MAKE_WAIT), &body);
+    let making = client.call(endpoints::CreateSandbox::new(), options_for(record, MAKE_WAIT), &body);
     // The row must be on disk before the client hears of it; that can be waited for while the host works.
     let (seen, synced) = tokio::join!(making, sandboxes.store.sync());
     synced?;
@@ -197,7 +197,7 @@ pub async fn undo(sandboxes: &Sandboxes, record: &SandboxRecord, client: Option<
         );
     }
     go(Transition::Deleted).await;
-    crate::volumes::reconcile::sandbox_gone(sandboxes, record).await;
+    crate::volumes::reconcile::on_sandbox_deleted(sandboxes, record).await;
 }
 
 async fn plan_from_template(
@@ -302,7 +302,7 @@ async fn plan_from_snapshot(
     Ok(Plan { record, source: Source::Snapshot(id.clone()), size: None, client, promise: None, derived })
 }
 
-/// A machine of a template that the workspace made: a snapshot, with what its image says about processes.
+/// Creates a machine from a template of the workspace: a snapshot with the process defaults of its image.
 async fn plan_from_version(
     sandboxes: &Sandboxes,
     workspace: WorkspaceId,

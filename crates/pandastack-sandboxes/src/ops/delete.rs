@@ -16,7 +16,7 @@ use super::{describe, remove_machine};
 use crate::Sandboxes;
 use crate::in_flight::OperationKey;
 
-/// Deletes a sandbox, or sees to it that it will be. Runs to its end even if the caller is dropped.
+/// Deletes a sandbox, now or once its host responds. Runs to its end even if the caller is dropped.
 pub async fn delete(sandboxes: &Arc<Sandboxes>, record: SandboxRecord, why: Option<&str>) -> Result<()> {
     let (own, why) = (Arc::clone(sandboxes), why.map(str::to_owned));
     sandboxes
@@ -72,7 +72,7 @@ pub async fn finish(sandboxes: &Sandboxes, record: &SandboxRecord) -> Result<()>
         Ok(_) | Err(StoreError::NotFound { .. }) => {}
         Err(error) => return Err(error.into()),
     }
-    crate::volumes::reconcile::sandbox_gone(sandboxes, record).await;
+    crate::volumes::reconcile::on_sandbox_deleted(sandboxes, record).await;
     fault::point("control.delete.done").await;
     Ok(())
 }

@@ -1,5 +1,4 @@
-//! Running a command and waiting for it: in a sandbox that exists, or in one of its own that is
-//! gone afterwards.
+//! Runs a command and waits for it: in an existing sandbox, or in a temporary one.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -16,7 +16,7 @@ use pandastack_types::limits::ANCESTORS_MAX;
 use pandastack_types::{Error, Owner, Result, SandboxId, SandboxState, Transition, TreeId};
 
 use super::create::{agent_spec, undo};
-use super::{MAKE_WAIT, delete, on};
+use super::{MAKE_WAIT, delete, options_for};
 use crate::Sandboxes;
 use crate::in_flight::OperationKey;
 use crate::placement::PlacementRefused;
@@ -106,7 +106,7 @@ async fn run(
     sandboxes.publish(&parent.workspace, events);
     fault::point("control.fork.inserted").await;
     let body = AgentFork { children: children.iter().map(agent_spec).collect() };
-    let forking = client.call(ForkSandbox::new(parent.id.clone()), on(&parent, MAKE_WAIT), &body);
+    let forking = client.call(ForkSandbox::new(parent.id.clone()), options_for(&parent, MAKE_WAIT), &body);
     let (answer, synced) = tokio::join!(forking, sandboxes.store.sync());
     let answer = match synced.map_err(Error::from).and(answer.map_err(Error::from)) {
         Ok(answer) => answer,
@@ -137,7 +137,7 @@ async fn run(
     Ok(forked)
 }
 
-/// Brings a child's row to where its machine is.
+/// Updates a child's row to the state of its machine.
 async fn settle(
     sandboxes: &Sandboxes,
     client: &AgentClient,
@@ -209,9 +209,9 @@ fn child_of(parent: &SandboxRecord, given: &Metadata, tree: &TreeId) -> SandboxR
     }
 }
 
-/// Makes a candidate stay and, if asked, deletes the other children of its tree that were not
-/// promoted before. The store decides in one step, so of two at the same time one is refused. Runs
-/// to its end even if the caller is dropped.
+/// Keeps a candidate and, if requested, deletes the other children of its tree that were not promoted
+/// before. The store decides in one step, so of two at the same time one is refused. Runs to its end even
+/// if the caller is dropped.
 pub async fn promote(
     sandboxes: &Arc<Sandboxes>,
     winner: SandboxRecord,

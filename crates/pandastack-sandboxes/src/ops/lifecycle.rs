@@ -12,15 +12,15 @@ use pandastack_types::api::{Hibernate, Keep, Lifecycle, PatchLifecycle};
 use pandastack_types::limits::KEEP_AWAKE_SECONDS_MAX;
 use pandastack_types::{Error, Residency, Result, SandboxState, Transition};
 
-use super::{MOVE_WAIT, check_live, describe, on};
+use super::{MOVE_WAIT, check_live, describe, options_for};
 use crate::Sandboxes;
 
 /// A state change that a client requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Move {
+pub enum StateChange {
     /// Stop it in memory.
     Pause,
-    /// Let a paused one go on.
+    /// Resume a paused sandbox.
     Resume,
     /// Write it to disk.
     Hibernate(Keep),
@@ -28,17 +28,17 @@ pub enum Move {
     Wake,
 }
 
-impl Move {
+impl StateChange {
     async fn call(self, client: &AgentClient, record: &SandboxRecord) -> Result<AgentSandbox, AgentError> {
-        let (id, options) = (record.id.clone(), on(record, MOVE_WAIT));
+        let (id, options) = (record.id.clone(), options_for(record, MOVE_WAIT));
         match self {
-            Move::Pause => client.call(endpoints::PauseSandbox::new(id), options, ()).await,
-            Move::Resume => client.call(endpoints::ResumeSandbox::new(id), options, ()).await,
-            Move::Hibernate(keep) => {
+            StateChange::Pause => client.call(endpoints::PauseSandbox::new(id), options, ()).await,
+            StateChange::Resume => client.call(endpoints::ResumeSandbox::new(id), options, ()).await,
+            StateChange::Hibernate(keep) => {
                 let call = endpoints::HibernateSandbox::new(id);
                 client.call(call, options, &Hibernate { keep }).await
             }
-            Move::Wake => client.call(endpoints::WakeSandbox::new(id), options, ()).await,
+            StateChange::Wake => client.call(endpoints::WakeSandbox::new(id), options, ()).await,
         }
     }
 }
@@ -63,7 +63,7 @@ pub async fn change_state(
     sandboxes: &Arc<Sandboxes>,
     record: SandboxRecord,
     client: AgentClient,
-    movement: Move,
+    movement: StateChange,
     ends_lifetime: bool,
 ) -> Result<SandboxRecord> {
     let own = Arc::clone(sandboxes);
@@ -71,13 +71,13 @@ pub async fn change_state(
         .owned(async move {
             let seen = movement.call(&client, &record).await?;
             match movement {
-                Move::Hibernate(_) => fault::point("control.hibernate.answered").await,
-                Move::Wake => fault::point("control.wake.answered").await,
-                Move::Pause | Move::Resume => {}
+                StateChange::Hibernate(_) => fault::point("control.hibernate.answered").await,
+                StateChange::Wake => fault::point("control.wake.answered").await,
+                StateChange::Pause | StateChange::Resume => {}
             }
             let kept = match movement {
                 // Told again, one that sleeps on disk stays as it is, whatever it kept.
-                Move::Hibernate(keep) if record.spec.residency != Some(Residency::Disk) => Some(keep),
+                StateChange::Hibernate(keep) if record.spec.residency != Some(Residency::Disk) => Some(keep),
                 _ => None,
             };
             settle(&own, &record, seen, Change { ends_lifetime, kept, ..Change::at(now()) }).await
@@ -85,7 +85,7 @@ pub async fn change_state(
         .await
 }
 
-/// Brings a row to what its host says, with an event if the state differs.
+/// Updates a row to the state that its host reports, with an event if the state differs.
 pub async fn settle(
     sandboxes: &Sandboxes,
     record: &SandboxRecord,
@@ -146,13 +146,13 @@ pub async fn keep_awake(
     sandboxes
         .owned(async move {
             let call = endpoints::KeepAwake::new(record.id.clone());
-            let seen = client.call(call, on(&record, MOVE_WAIT), &AgentKeepAwake { until }).await?;
+            let seen = client.call(call, options_for(&record, MOVE_WAIT), &AgentKeepAwake { until }).await?;
             settle(&own, &record, seen, Change::at(now())).await
         })
         .await
 }
 
-/// Changes a lifetime: at the host what it watches for, then in the record.
+/// Changes a lifetime: first the idle timeout on the host, then the record.
 pub async fn patch(
     sandboxes: &Arc<Sandboxes>,
     record: SandboxRecord,
@@ -182,7 +182,7 @@ pub async fn patch(
         let client = sandboxes.hosts.client(&record.host)?;
         let body = AgentPatch { idle_timeout_seconds: idle };
         let call = endpoints::PatchSandbox::new(record.id.clone());
-        client.call(call, on(&record, MOVE_WAIT), &body).await?;
+        client.call(call, options_for(&record, MOVE_WAIT), &body).await?;
     }
     let on_timeout = request.on_timeout.unwrap_or(spec.on_timeout);
     let checkpoints = request.checkpoints.or(spec.checkpoints).filter(|wanted| wanted.every_seconds > 0);

@@ -13,11 +13,11 @@ use tokio::time::Instant;
 use super::on;
 
 /// Between two looks. A look takes an emulated guest about 10 ms.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const CHECK_EVERY: Duration = Duration::from_millis(100);
 /// Longest duration of one check, which may have to wake the machine.
-const LOOK_WAIT: Duration = Duration::from_secs(60);
+const READ_WAIT: Duration = Duration::from_secs(60);
 
-/// Looks at what a machine listens on, up to a deadline.
+/// Watches the listening ports of a machine, up to a deadline.
 pub struct Watch<'a> {
     machine: &'a SandboxRecord,
     client: &'a AgentClient,
@@ -35,13 +35,13 @@ impl<'a> Watch<'a> {
     /// deadline.
     pub async fn next(&mut self) -> Result<Option<Vec<Port>>> {
         if let Some(last) = self.looked_at {
-            tokio::time::sleep_until(last + LOOK_EVERY).await;
+            tokio::time::sleep_until(last + CHECK_EVERY).await;
         }
         if Instant::now() >= self.deadline {
             return Ok(None);
         }
         let call = ListPorts::new(self.machine.id.clone());
-        let list = self.client.call(call, on(self.machine, LOOK_WAIT), ()).await?;
+        let list = self.client.call(call, options_for(self.machine, READ_WAIT), ()).await?;
         self.looked_at = Some(Instant::now());
         Ok(Some(list.ports))
     }

@@ -34,20 +34,20 @@ pub const MOVE_WAIT: Duration = Duration::from_secs(60);
 /// Longest time for a host to take a snapshot; published clients wait as long.
 const SNAPSHOT_WAIT: Duration = Duration::from_secs(180);
 /// Longest time to look up a sandbox.
-const LOOK_WAIT: Duration = Duration::from_secs(5);
+const READ_WAIT: Duration = Duration::from_secs(5);
 
 /// Longest time for a host to measure a sandbox; it gives a busy guest five seconds of that.
 const METRICS_WAIT: Duration = Duration::from_secs(15);
 
 /// Options of a call on a sandbox: it carries the intended incarnation.
-pub fn on(record: &SandboxRecord, wait: Duration) -> CallOptions {
+pub fn options_for(record: &SandboxRecord, wait: Duration) -> CallOptions {
     CallOptions::on_sandbox(record.incarnation, wait)
 }
 
-/// Removes a machine; one that is gone already is removed.
+/// Removes a machine. Succeeds if it does not exist.
 async fn remove_machine(client: &AgentClient, record: &SandboxRecord) -> Result<(), AgentError> {
     let call = endpoints::DeleteSandbox::new(record.id.clone());
-    match client.call(call, on(record, MOVE_WAIT), ()).await {
+    match client.call(call, options_for(record, MOVE_WAIT), ()).await {
         Err(error) if !error.is_absent() => Err(error),
         _ => Ok(()),
     }
@@ -55,7 +55,7 @@ async fn remove_machine(client: &AgentClient, record: &SandboxRecord) -> Result<
 
 /// The sandbox as its host sees it now.
 pub async fn describe(client: &AgentClient, record: &SandboxRecord) -> Result<AgentSandbox, AgentError> {
-    client.call(endpoints::ReadSandbox::new(record.id.clone()), on(record, LOOK_WAIT), ()).await
+    client.call(endpoints::ReadSandbox::new(record.id.clone()), options_for(record, READ_WAIT), ()).await
 }
 
 /// Refuses calls on a sandbox that has no machine.
@@ -179,6 +179,6 @@ pub async fn metrics(
 ) -> Result<SandboxMetrics> {
     let (record, client) = live(sandboxes, workspace, id).await?;
     let call = endpoints::ReadMetrics::new(id.clone());
-    let seen = client.call(call, on(&record, METRICS_WAIT), ()).await?;
+    let seen = client.call(call, options_for(&record, METRICS_WAIT), ()).await?;
     Ok(SandboxMetrics { egress_denied: record.spec.egress_denied, ..seen })
 }

@@ -7,7 +7,7 @@ use pandastack_types::Result;
 use pandastack_types::agent_api::endpoints::SetNetwork;
 use pandastack_types::network::NetworkPolicy;
 
-use super::{MOVE_WAIT, check_live, on};
+use super::{MOVE_WAIT, check_live, options_for};
 use crate::Sandboxes;
 
 /// Changes the policy at the sandbox's host, where it holds at once, then in the record. Changes of
@@ -29,7 +29,7 @@ pub async fn set(
             check_live(&record)?;
             let client = own.hosts.client(&record.host)?;
             let call = SetNetwork::new(record.id.clone());
-            client.call(call, on(&record, MOVE_WAIT), &policy).await?;
+            client.call(call, options_for(&record, MOVE_WAIT), &policy).await?;
             Ok(own.amend(&record.id, &Amendment::Network(Box::new(policy))).await?)
         })
         .await

@@ -15,7 +15,7 @@ use pandastack_types::agent_api::endpoints::RollBack;
 use pandastack_types::{Error, Result, SnapshotId, WorkspaceId};
 
 use super::lifecycle::settle;
-use super::{MAKE_WAIT, on};
+use super::{MAKE_WAIT, options_for};
 use crate::Sandboxes;
 use crate::in_flight::OperationKey;
 
@@ -38,7 +38,7 @@ pub async fn rollback(
             };
             let body = AgentRollback { snapshot_id: snapshot.id.clone() };
             let call = RollBack::new(record.id.clone());
-            let seen = client.call(call, on(&record, MAKE_WAIT), &body).await?;
+            let seen = client.call(call, options_for(&record, MAKE_WAIT), &body).await?;
             fault::point("control.rollback.answered").await;
             settle(&own, &record, seen, Change::at(now())).await?;
             Ok(own.amend(&record.id, &Amendment::RolledBack(snapshot.id)).await?)

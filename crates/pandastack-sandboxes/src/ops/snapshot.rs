@@ -17,7 +17,7 @@ use pandastack_types::agent_api::endpoints::{DeleteSnapshot, TakeSnapshot};
 use pandastack_types::api::{CreateSnapshot, SnapshotKind};
 use pandastack_types::{Error, ErrorCode, ID_CHARS, Result, SnapshotId, WorkspaceId, chain};
 
-use super::{MOVE_WAIT, SNAPSHOT_WAIT, on};
+use super::{MOVE_WAIT, SNAPSHOT_WAIT, options_for};
 use crate::Sandboxes;
 use crate::in_flight::OperationKey;
 
@@ -37,8 +37,8 @@ pub async fn find(sandboxes: &Sandboxes, workspace: &WorkspaceId, id: &SnapshotI
     }
 }
 
-/// Refuses to let a user make a sandbox of what a service keeps for itself: root in a copy of a
-/// database's machine has all of its data.
+/// Refuses to create a user's sandbox from a snapshot of a service: root in a copy of a database's machine
+/// has all of its data.
 pub async fn check_unsealed(sandboxes: &Sandboxes, snapshot: &SnapshotRecord) -> Result<()> {
     if snapshot.spec.kind == SnapshotKind::Service {
         let message =
@@ -116,7 +116,8 @@ async fn run(
         let has = has.iter().find(|one| one.spec.kind == kind && one.spec.name.as_deref() == Some(name));
         if let Some(SnapshotRecord { id, .. }) = has {
             let message = format!(
-                "snapshot `{id}` already has the name `{name}`; choose another name, or set `replace_name`"
+                "snapshot `{id}` already has the name `{name}`; choose another name, or set \
+                 `replace_name` (`--replace-name`)"
             );
             return Err(Error::conflict(message));
         }
@@ -125,7 +126,7 @@ async fn run(
     let _marked = sandboxes.background.mark(&OperationKey::Snapshot(id.clone()));
     let body = AgentSnapshot { snapshot_id: id.clone() };
     let call = TakeSnapshot::new(record.id.clone());
-    let done = match client.call(call, on(&record, SNAPSHOT_WAIT), &body).await {
+    let done = match client.call(call, options_for(&record, SNAPSHOT_WAIT), &body).await {
         Ok(done) => done,
         Err(error) => {
             remove_quietly(&client, &id).await;
@@ -184,7 +185,7 @@ pub async fn delete(sandboxes: &Arc<Sandboxes>, workspace: WorkspaceId, id: Snap
         .await
 }
 
-/// Deletes a snapshot's row, then its files. One that is gone already is deleted.
+/// Deletes a snapshot's row, then its files. Succeeds if it does not exist.
 pub async fn remove(sandboxes: &Sandboxes, snapshot: &SnapshotRecord) -> Result<()> {
     match sandboxes.store.delete_snapshot(&snapshot.workspace, &snapshot.id, now()).await {
         Ok((_, event)) => sandboxes.publish(&snapshot.workspace, [event]),

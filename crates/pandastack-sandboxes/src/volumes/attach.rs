@@ -55,8 +55,8 @@ pub enum TemplateVolumeUse {
     Known,
 }
 
-/// Looks up what a sandbox asks for. A volume at the path of the template's own takes its place:
-/// one that exists is used as it is, and another name becomes the name of the copy, which then
+/// Resolves the volumes that a sandbox requests. A volume at the path of the template's own takes its
+/// place: one that exists is used as it is, and another name becomes the name of the copy, which then
 /// outlives the sandbox. `owner` is the service that the sandbox is for.
 pub async fn resolve(
     sandboxes: &Sandboxes,
@@ -161,15 +161,14 @@ fn check(wanted: &[AttachVolume], room: usize) -> Result<()> {
 #[derive(Default)]
 pub struct DerivedVolumes {
     records: Vec<VolumeRecord>,
-    /// The one that is to outlive its sandbox, once that exists: before, it goes with what could not be made.
+    /// The volume that outlives its sandbox once that exists. If the create fails, the volume is deleted.
     kept: Option<VolumeId>,
     _marks: Vec<InFlightMark>,
 }
 
 impl DerivedVolumes {
-    /// Gives `child`, a copy of a sandbox that had `originals`, volumes of its own in the places of
-    /// those it would write. They are deleted with it, unless that setting is changed. Read-only
-    /// volumes are shared.
+    /// Creates volumes for `child`, a copy of a sandbox with `originals`, in place of those that it would
+    /// write. They are deleted with it, unless that setting is changed. Read-only volumes are shared.
     pub async fn add(
         &mut self,
         sandboxes: &Sandboxes,
@@ -201,7 +200,7 @@ impl DerivedVolumes {
         Ok(())
     }
 
-    /// Gives a new sandbox its copy of the template's volume. With a name it outlives the sandbox.
+    /// Creates a new sandbox's copy of the template's volume. A named copy outlives the sandbox.
     pub async fn add_named(
         &mut self,
         sandboxes: &Sandboxes,

@@ -18,7 +18,7 @@ use crate::Sandboxes;
 use crate::in_flight::OperationKey;
 use crate::ops::{MAKE_WAIT, MOVE_WAIT};
 
-/// Makes an empty volume. Runs to its end even if the caller is dropped.
+/// Creates an empty volume. Runs to its end even if the caller is dropped.
 pub async fn create(
     sandboxes: &Arc<Sandboxes>,
     workspace: WorkspaceId,
@@ -36,7 +36,7 @@ pub async fn create(
     make(sandboxes, client, record, None, None).await
 }
 
-/// Makes a copy of a volume, to write or as a snapshot. Runs to its end even if the caller is dropped.
+/// Creates a copy of a volume, to write or as a snapshot. Runs to its end even if the caller is dropped.
 pub async fn copy(
     sandboxes: &Arc<Sandboxes>,
     workspace: WorkspaceId,
@@ -102,7 +102,7 @@ async fn abandon(sandboxes: &Sandboxes, record: &VolumeRecord) {
     }
 }
 
-/// Makes a volume larger.
+/// Grows a volume.
 pub async fn grow(sandboxes: &Arc<Sandboxes>, record: VolumeRecord, size_mb: u64) -> Result<VolumeRecord> {
     check_size(size_mb)?;
     if record.spec.snapshot {
@@ -141,7 +141,7 @@ pub async fn change(
     Ok(VolumeRecord { spec, ..record })
 }
 
-/// Deletes a volume, or sees to it that it will be. Runs to its end even if the caller is dropped.
+/// Deletes a volume, now or once its host responds. Runs to its end even if the caller is dropped.
 pub async fn delete(sandboxes: &Arc<Sandboxes>, workspace: &WorkspaceId, name: &str) -> Result<()> {
     let record = sandboxes.store.volume(workspace, name).await?;
     owned::check(&record, None)?;

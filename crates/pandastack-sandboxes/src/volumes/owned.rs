@@ -16,8 +16,7 @@ use crate::Sandboxes;
 /// Volumes of services.
 #[async_trait]
 pub trait OwnedVolumes: Send + Sync {
-    /// Gives a service the volumes that its new machine came with: from here on they do not go with
-    /// the machine.
+    /// Transfers the volumes of a new machine to a service: they are no longer deleted with the machine.
     async fn claim(&self, machine: &SandboxRecord, owner: &Owner) -> Result<()>;
 
     /// Reserves the volumes of a service's machine for that service; they are deleted with the
@@ -34,10 +33,10 @@ pub trait OwnedVolumes: Send + Sync {
     /// Volumes that a machine was created with, of any owner.
     async fn of_machine(&self, machine: &SandboxRecord) -> Result<Vec<VolumeRecord>>;
 
-    /// Makes one larger.
+    /// Grows a volume.
     async fn grow(&self, volume: VolumeRecord, size_mb: u64) -> Result<VolumeRecord>;
 
-    /// Bytes that are used of one, as its host reported it last.
+    /// Used bytes of a volume, as last reported by its host.
     fn used_bytes(&self, volume: &VolumeRecord) -> Option<u64>;
 
     /// Deletes all of an owner whose machines are gone. Safe to repeat.

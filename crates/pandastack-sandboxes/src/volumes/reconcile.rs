@@ -17,7 +17,7 @@ use super::ops;
 use crate::Sandboxes;
 use crate::in_flight::OperationKey;
 
-/// Brings the rows of a host's volumes to where they hold. Safe to repeat.
+/// Reconciles the rows of a host's volumes. Safe to repeat.
 pub async fn take(sandboxes: &Arc<Sandboxes>, report: &HostReport) -> Result<()> {
     let rows = sandboxes.store.volumes_on(&report.host).await?;
     let seen: HashSet<&VolumeId> = report.volumes.iter().map(|volume| &volume.id).collect();
@@ -63,7 +63,7 @@ async fn settle(sandboxes: &Arc<Sandboxes>, row: &VolumeRecord, is_there: bool) 
 }
 
 /// Deletes the volumes that go with a sandbox whose row is gone.
-pub async fn sandbox_gone(sandboxes: &Sandboxes, sandbox: &SandboxRecord) {
+pub async fn on_sandbox_deleted(sandboxes: &Sandboxes, sandbox: &SandboxRecord) {
     if sandbox.spec.volumes.is_empty() {
         return;
     }

@@ -34,7 +34,7 @@ impl AppSpec {
         self.cache.as_ref().filter(|_| shape.is_none_or(|shape| *shape == self.shape()))
     }
 
-    /// Notes a machine from which builds begin.
+    /// Records a machine from which builds begin.
     pub fn set_cache(&mut self, machine: SnapshotId, shape: Shape) {
         (self.cache, self.cache_shape) = (Some(machine), Some(shape));
     }

@@ -59,7 +59,7 @@ pub struct DeploymentSpec {
     pub git_commit: Option<String>,
     /// Commit that the branch was at before the push that began it.
     pub git_before: Option<String>,
-    /// The delivery that began it, as its host calls it.
+    /// ID of the webhook delivery that started it.
     pub delivery: Option<String>,
     /// Address of the app, as the client that asked for this would reach it.
     pub address: Option<String>,
@@ -85,7 +85,7 @@ pub struct DeploymentSpec {
     pub attempts: u32,
     /// Number of times it was queued again after a failure.
     pub retries: u32,
-    /// Why it failed.
+    /// Reason for the failure.
     pub error: Option<String>,
 }
 
@@ -95,7 +95,7 @@ impl DeploymentSpec {
         self.machine.iter().chain(&self.more_machines)
     }
 
-    /// Notes which machines serve it.
+    /// Records which machines serve it.
     pub fn set_machines(&mut self, machines: impl IntoIterator<Item = SandboxId>) {
         let mut machines = machines.into_iter();
         self.machine = machines.next();

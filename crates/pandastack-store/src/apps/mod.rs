@@ -32,7 +32,7 @@ pub trait AppStore: Send + Sync {
     /// Adds an app. Quota: `APPS_PER_WORKSPACE_MAX`, for a preview `PREVIEWS_PER_APP_MAX`; a name
     /// that is taken is refused.
     async fn insert_app(&self, app: &AppRecord) -> Result<()>;
-    /// One app of a workspace, or of any, by id or name.
+    /// Returns the app of a workspace, or of any, by id or name.
     async fn app(&self, workspace: Option<&WorkspaceId>, id_or_name: &str) -> Result<AppRecord>;
     /// Apps of a workspace, or of all, with previews, oldest first.
     async fn apps(&self, workspace: Option<&WorkspaceId>) -> Result<Vec<AppRecord>>;
@@ -54,7 +54,7 @@ pub trait AppStore: Send + Sync {
         deployment: &DeploymentRecord,
         is_needless: &(dyn for<'a> Fn(&'a [DeploymentRecord]) -> bool + Sync),
     ) -> Result<bool>;
-    /// One deployment of an app.
+    /// Returns the deployment of an app.
     async fn deployment(&self, app: &AppId, id: &DeploymentId) -> Result<DeploymentRecord>;
     /// Deployments of an app, newest first.
     async fn deployments(&self, app: &AppId) -> Result<Vec<DeploymentRecord>>;
@@ -62,13 +62,13 @@ pub trait AppStore: Send + Sync {
     async fn deployments_in_progress(&self) -> Result<Vec<DeploymentRecord>>;
     /// Writes a deployment if it still has the status that it was read with. `false` if it has another.
     async fn put_deployment(&self, deployment: &DeploymentRecord, was: DeploymentStatus) -> Result<bool>;
-    /// Makes a deployment the version that serves and gives the one before it `replaced`.
+    /// Makes a deployment the live version and gives the one before it `replaced`.
     async fn go_live(&self, deployment: &DeploymentRecord, replaced: DeploymentStatus) -> Result<()>;
 
     /// Deployments of which something is to be told, oldest first.
     async fn unreported_deployments(&self, limit: u32) -> Result<Vec<UnreportedDeployment>>;
-    /// Notes that the start of a deployment was reported, or its end, after which nothing is left
-    /// to report.
+    /// Records that the start of a deployment was reported, or its end, after which nothing is left to
+    /// report.
     async fn mark_reported(&self, id: &DeploymentId, end: bool) -> Result<()>;
 
     /// Appends lines to a deployment's log, numbered from `first`.
@@ -88,7 +88,7 @@ pub trait AppStore: Send + Sync {
     /// Removes a name.
     async fn delete_domain(&self, app: &AppId, domain: &str) -> Result<()>;
 
-    /// Notes that a delivery of a webhook was carried out.
+    /// Records that a delivery of a webhook was carried out.
     async fn note_delivery(&self, app: &AppId, delivery: &str, at: Timestamp) -> Result<()>;
     /// Returns whether a delivery of a webhook was already carried out.
     async fn has_delivery(&self, app: &AppId, delivery: &str) -> Result<bool>;

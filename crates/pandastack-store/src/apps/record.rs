@@ -75,11 +75,11 @@ pub struct AppSpec {
     pub git_known_hosts_seen: Option<String>,
     /// Configured kind of the repository's host.
     pub git_host: Option<GitHost>,
-    /// The same, as its last delivery told.
+    /// The same, from its last webhook delivery.
     pub git_host_seen: Option<GitHost>,
     /// Configured address of that host's API.
     pub git_api_url: Option<String>,
-    /// The repository, as its last delivery from GitHub told.
+    /// The repository, from its last GitHub delivery.
     pub github_repo_id: Option<GithubRepoId>,
     /// As configured.
     pub framework: Option<String>,
@@ -184,8 +184,8 @@ impl AppSpec {
         self.git_branch.as_deref().unwrap_or("main")
     }
 
-    /// After how many idle seconds a machine that serves sleeps, by its place among them. One that
-    /// never does may be idle for as long as can be said.
+    /// Idle timeout of a serving machine in seconds, by its index. A machine that never sleeps has the
+    /// largest value.
     pub fn idle_seconds(&self, place: usize) -> u64 {
         if self.never_sleeps(place) { TTL_SECONDS_MAX } else { self.idle_timeout_seconds }
     }

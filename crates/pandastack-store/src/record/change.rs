@@ -136,8 +136,8 @@ impl SandboxRecord {
         spec.boot_stages_us.clone_from(&seen.boot_stages_us);
     }
 
-    /// Makes a child of a fork stay: it is a candidate no longer. Refuses one that has no machine,
-    /// because another child was promoted first.
+    /// Promotes a child of a fork: it is no longer a candidate. Refuses one that has no machine, because
+    /// another child was promoted first.
     pub fn promote(&mut self, at: Timestamp) -> Result<(), StoreError> {
         if !self.state.is_live() {
             return Err(StoreError::Held(format!(

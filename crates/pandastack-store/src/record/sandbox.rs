@@ -27,7 +27,7 @@ pub struct SandboxRecord {
     pub template: String,
     /// Sandbox it was forked from.
     pub parent: Option<SandboxId>,
-    /// The fork it came from.
+    /// The fork that created it.
     pub tree: Option<TreeId>,
     /// The service it belongs to, if any. The sandbox API neither lists nor deletes such a machine.
     pub owner: Option<Owner>,
@@ -101,7 +101,7 @@ pub struct SandboxSpecRecord {
     pub boot_stages_us: BTreeMap<String, u64>,
     /// Milliseconds for which the parent of a fork was paused.
     pub pause_ms: Option<f64>,
-    /// Why it failed.
+    /// Reason for the failure.
     pub failure: Option<String>,
     /// Totals already in the usage events.
     pub usage: Usage,

@@ -34,7 +34,7 @@ pub struct TokenRecord {
 /// A sign-in of a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionRecord {
-    /// Who signed in.
+    /// The person who signed in.
     pub member: MemberId,
     /// Browser or device.
     pub client: String,

@@ -135,7 +135,7 @@ pub(super) async fn lines(store: &SqlStore, after: i64, limit: u32) -> Result<Ve
     rows.into_iter().map(AuditLineRow::line).collect()
 }
 
-pub(super) async fn ends(store: &SqlStore) -> Result<AuditEnds> {
+pub(super) async fn chain_ends(store: &SqlStore) -> Result<AuditEnds> {
     let (pruned, head) = sqlx::query_as(
         "SELECT (SELECT value FROM installation WHERE name = $1), (SELECT value FROM installation WHERE name = $2)",
     )

@@ -101,7 +101,7 @@ const VERSION: &str = "SELECT function_id, version, workspace_id, state, layer_k
                        FROM function_versions";
 
 impl SqlStore {
-    /// Commits a change of a function. One whose outcome is not known counts as well.
+    /// Commits a change of a function. A change with an unknown outcome counts as well.
     async fn commit_function(&self, write: Write) -> Result<()> {
         let committed = write.commit().await;
         self.function_changes.fetch_add(1, Ordering::Release);

@@ -76,7 +76,7 @@ impl LedgerStore for SqlStore {
     }
 
     async fn audit_ends(&self) -> Result<AuditEnds> {
-        audit::ends(self).await
+        audit::chain_ends(self).await
     }
 
     async fn audit_exported(&self) -> Result<i64> {

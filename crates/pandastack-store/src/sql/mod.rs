@@ -98,7 +98,7 @@ impl Write {
         &mut self.tx
     }
 
-    /// Lets no other writer count or change what this workspace has until the end of this write.
+    /// Locks the workspace: no other writer can count or change its resources until the end of this write.
     /// SQLite has one writer at a time anyway.
     async fn lock_workspace(&mut self, workspace: &WorkspaceId) -> Result<()> {
         match self.end {

@@ -104,7 +104,7 @@ impl Session for SoleReplica {
         Ok(true)
     }
 
-    async fn news(&mut self) -> Result<Vec<ReplicaChange>> {
+    async fn next_changes(&mut self) -> Result<Vec<ReplicaChange>> {
         std::future::pending().await
     }
 
@@ -205,7 +205,7 @@ impl Session for PostgresSession {
         Ok(self.leads)
     }
 
-    async fn news(&mut self) -> Result<Vec<ReplicaChange>> {
+    async fn next_changes(&mut self) -> Result<Vec<ReplicaChange>> {
         // Received changes stay here until they are handed on, because the caller may stop waiting
         // at any await.
         if self.heard.is_empty() {

@@ -124,8 +124,8 @@ async fn write_run(conn: &mut AnyConnection, run: &RunRecord, instance: Option<&
     Ok(())
 }
 
-/// Runs of a schedule but one: those that have begun and not ended, and how many wait.
-async fn beside(conn: &mut AnyConnection, run: &RunRecord) -> Result<(Vec<RunRecord>, u64)> {
+/// The other runs of a schedule: those in progress, and the number of waiting ones.
+async fn other_runs(conn: &mut AnyConnection, run: &RunRecord) -> Result<(Vec<RunRecord>, u64)> {
     let in_progress: Vec<RunRow> = sqlx::query_as(select!(
         "WHERE schedule_id = $1 AND id <> $2 AND ended_at_us IS NULL AND (state = 'running' OR (state = 'queued' AND attempt > 0))"
     ))
@@ -160,7 +160,7 @@ fn end_unrun(run: &mut RunRecord, state: RunState, at: Timestamp, why: &str) {
     run.outcome.error = Some(why.to_owned());
 }
 
-/// Begins one run, or decides what else becomes of it.
+/// Starts one run, or decides its other outcome.
 async fn claim(
     write: &mut Write,
     schedule: ScheduleRecord,
@@ -169,7 +169,7 @@ async fn claim(
     at: Timestamp,
     claimed: &mut ClaimedRuns,
 ) -> Result<()> {
-    let (in_progress, waiting) = beside(write.conn(), &run).await?;
+    let (in_progress, waiting) = other_runs(write.conn(), &run).await?;
     // A run that has begun before holds its place.
     let count = if run.attempt > 0 { 0 } else { in_progress.len() as u64 };
     let overlap = schedule.spec.options.overlap.unwrap_or(Overlap::Skip);

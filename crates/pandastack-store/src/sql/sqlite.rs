@@ -38,7 +38,7 @@ pub(super) struct Sqlite {
 /// The turn to write.
 pub(super) struct WriteTurn {
     held: OwnedMutexGuard<()>,
-    /// To be synced after the commit.
+    /// Write-ahead log to sync after the commit.
     log: Option<Arc<File>>,
 }
 

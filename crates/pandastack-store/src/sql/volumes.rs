@@ -87,7 +87,7 @@ impl VolumeStore for SqlStore {
         let mut write = self.write(Durability::Power).await?;
         let volume = find(&mut write, id).await?;
         if let Some(holder) = holders(write.conn(), id).await?.into_iter().next() {
-            return Err(held(&volume.name, &holder));
+            return Err(already_attached(&volume.name, &holder));
         }
         sqlx::query("UPDATE volumes SET state = 'deleting' WHERE id = $1")
             .bind(id.as_str())
@@ -108,14 +108,14 @@ impl VolumeStore for SqlStore {
     }
 }
 
-/// Gives a new sandbox its volumes, within the transaction that adds its row.
+/// Attaches the volumes of a new sandbox, within the transaction that adds its row.
 pub(super) async fn attach(write: &mut Write, sandbox: &SandboxRecord) -> Result<()> {
     for wanted in &sandbox.spec.volumes {
         let volume = find(write, &wanted.id).await?;
         check_usable(&volume, wanted)?;
         let holders = holders(write.conn(), &wanted.id).await?;
         if let Some(holder) = holders.iter().find(|holder| !(holder.read_only && wanted.read_only)) {
-            return Err(held(&volume.name, holder));
+            return Err(already_attached(&volume.name, holder));
         }
         // Rows of those who are gone count for nothing, and need not pile up.
         sqlx::query(
@@ -149,7 +149,7 @@ fn check_usable(volume: &VolumeRecord, wanted: &AttachedVolume) -> Result<()> {
     Err(StoreError::Held(format!("another request changed volume `{}`; try again", volume.name)))
 }
 
-fn held(name: &str, holder: &VolumeHolderRecord) -> StoreError {
+fn already_attached(name: &str, holder: &VolumeHolderRecord) -> StoreError {
     let does = if holder.read_only { "reads from" } else { "writes to" };
     StoreError::Held(format!(
         "volume `{name}` is attached to sandbox `{}`, which {does} it; delete that sandbox first{}",

@@ -1,7 +1,7 @@
 //! The requirements on every store, run on each backend: `run_all` is the list, `open` gives a
 //! fresh, empty store.
 
-// A test that cannot go on fails; that is what these are for.
+// A test that cannot continue fails; that is what these are for.
 #![allow(clippy::unwrap_used)]
 
 mod apps;

@@ -22,7 +22,8 @@ async fn wait_for_change(
     wanted: impl Fn(&ReplicaChange) -> bool,
 ) -> ReplicaChange {
     loop {
-        let news = tokio::time::timeout(Duration::from_secs(10), session.news()).await.unwrap().unwrap();
+        let news =
+            tokio::time::timeout(Duration::from_secs(10), session.next_changes()).await.unwrap().unwrap();
         if let Some(found) = news.into_iter().find(&wanted) {
             return found;
         }

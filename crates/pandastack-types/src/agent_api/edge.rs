@@ -53,6 +53,6 @@ pub enum EdgeName {
     },
 }
 
-/// The line by which control tells edges that names may lead elsewhere. Edges that do not know it
-/// read all routes anew.
+/// The line by which control notifies edges that names may have new targets. Edges that do not know it read
+/// all routes again.
 pub const NAMES_CHANGED: &str = "@names";

@@ -20,8 +20,8 @@ use crate::{BuildId, SandboxId, SnapshotId, VolumeId};
 
 /// `Name: METHOD "path" [path parameters] ? Query, Request => Response;`
 ///
-/// Makes a type of each line: its fields are the path parameters, and `query` if it has one. That
-/// the braces in the path and the parameters are the same is checked by `format!`.
+/// Defines a type for each line: its fields are the path parameters, and `query` if it has one. That the
+/// braces in the path and the parameters are the same is checked by `format!`.
 macro_rules! endpoints {
     ($($(#[$doc:meta])* $name:ident: $method:ident $path:literal [$($param:ident: $type:ty),*] $(? $query:ty)?,
         $request:ty => $response:ty;)*) => {
@@ -164,10 +164,10 @@ endpoints! {
     CreateVolume: Post "/volumes" [], Json<AgentVolumeCreate> => Json<AgentVolume>;
     /// Deletes a volume. One that does not exist is success.
     DeleteVolume: Delete "/volumes/{volume}" [volume: VolumeId], Empty => Empty;
-    /// Makes a volume larger.
+    /// Grows a volume.
     GrowVolume: Post "/volumes/{volume}/grow" [volume: VolumeId], Json<AgentVolumeGrow> => Json<AgentVolume>;
 
-    /// Begins or joins the bake of a template; responds at once.
+    /// Starts or joins the bake of a template; responds at once.
     BakeTemplate: Post "/templates/{template}/bake" [template: String], Empty => Json<api::Build>;
     /// Lists builds of templates.
     ListBuilds: Get "/builds" [], Empty => Json<Vec<api::Build>>;

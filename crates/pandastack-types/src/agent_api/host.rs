@@ -49,7 +49,7 @@ pub struct TemplateInfo {
     pub image_key: String,
 }
 
-/// Everything an agent has to say.
+/// A report of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostReport {
     /// The host's id.
@@ -136,7 +136,7 @@ pub struct AgentDenial {
     /// Destination port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
-    /// For which name, where the sandbox said so.
+    /// The requested name, if the sandbox named one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The limit that it was over; none if the policy refused it.
@@ -147,8 +147,7 @@ pub struct AgentDenial {
 }
 
 impl AgentDenial {
-    /// Describes the refusal for people: `tcp 10.0.0.5:5432`, `tcp 93.184.216.34:443 (example.com),
-    /// 3 times`.
+    /// Describes the refusal: `tcp 10.0.0.5:5432`, `tcp 93.184.216.34:443 (example.com), 3 times`.
     pub fn sentence(&self) -> String {
         let mut text = match (&self.address, &self.name) {
             (Some(address), name) => {

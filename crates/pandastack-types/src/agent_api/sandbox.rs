@@ -83,7 +83,7 @@ pub struct AgentPatch {
 /// Keep a sandbox awake.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentKeepAwake {
-    /// Until then it does not count as idle; `None` ends an earlier lease.
+    /// Time until which it does not count as idle; `None` ends an earlier lease.
     pub until: Option<Timestamp>,
 }
 
@@ -128,10 +128,10 @@ pub struct AgentSandbox {
     pub boot_stages_us: BTreeMap<String, u64>,
     /// Seconds since the last activity.
     pub idle_seconds: u64,
-    /// Until when it does not count as idle.
+    /// Time until which it does not count as idle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub awake_until: Option<Timestamp>,
-    /// Why it failed.
+    /// Reason for the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
     /// Usage so far. It only grows within an incarnation.

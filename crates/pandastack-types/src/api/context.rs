@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use crate::SandboxId;
 
-/// What the tag of a context's process begins with. Listings for people may leave such processes out.
+/// Prefix of the tag of a context's process. User interfaces can hide such processes.
 pub const CONTEXT_TAG: &str = "code-context ";
 /// The context of runs that name none. It begins with its first run.
 pub const CONTEXT_DEFAULT: &str = "default";

@@ -25,7 +25,7 @@ pub enum Runtime {
 }
 
 impl Runtime {
-    /// As it stands in JSON.
+    /// Its value in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Runtime::Python => "python",
@@ -227,7 +227,7 @@ pub enum DeployStatus {
 }
 
 impl DeployStatus {
-    /// As it stands in JSON.
+    /// Its value in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             DeployStatus::Building => "building",
@@ -282,7 +282,7 @@ pub enum RunKind {
 }
 
 impl RunKind {
-    /// As it stands in JSON.
+    /// Its value in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             RunKind::Sync => "sync",
@@ -312,7 +312,7 @@ pub enum FunctionRunStatus {
 }
 
 impl FunctionRunStatus {
-    /// As it stands in JSON.
+    /// Its value in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             FunctionRunStatus::Queued => "queued",

@@ -97,18 +97,18 @@ pub struct LoginOptions {
 pub struct LoginProvider {
     /// Name to show.
     pub name: String,
-    /// Where a browser begins to sign in to the web console.
+    /// URL at which a browser starts a sign-in to the web console.
     pub url: String,
 }
 
 /// Response of `POST /v1/login/device`: a device that waits for a person to confirm.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DeviceLogin {
-    /// For the device: redeems the sign-in at `POST /v1/login/token`. Keep it secret.
+    /// Code with which the device redeems the sign-in at `POST /v1/login/token`. Keep it secret.
     pub device_code: String,
-    /// For the person: the code to confirm at `verification_uri`.
+    /// Code that the user confirms at `verification_uri`.
     pub user_code: String,
-    /// Where the person confirms.
+    /// URL at which the user confirms the code.
     pub verification_uri: String,
     /// The same address with the code in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

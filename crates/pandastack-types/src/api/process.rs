@@ -168,7 +168,7 @@ impl Signal {
     pub const KILL: Signal = Signal(9);
     /// Asks a process to end.
     pub const TERM: Signal = Signal(15);
-    /// What Ctrl-C sends.
+    /// Interrupt, as sent by Ctrl-C.
     pub const INT: Signal = Signal(2);
 
     /// Linux's number.

@@ -13,7 +13,7 @@ use crate::{HostId, SandboxId, SnapshotId, TreeId, WorkspaceId};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateSnapshot {
-    /// Name, unique in the workspace: one line of at most 256 bytes. It can be used in the place of the ID.
+    /// Name, unique in the workspace: one line of at most 256 bytes. It can be used instead of the ID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Take the name from the snapshot that has it, which stays without one.
@@ -39,7 +39,7 @@ pub enum SnapshotKind {
     /// Requested by a client.
     #[default]
     Manual,
-    /// Taken by the platform as a checkpoint. It is deleted with its sandbox.
+    /// A checkpoint that the platform took. It is deleted with its sandbox.
     Checkpoint,
     /// Taken by the platform for a service such as an app. Clients can neither list nor delete it.
     Service,

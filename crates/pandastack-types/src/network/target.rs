@@ -55,7 +55,7 @@ pub struct NamePattern {
     name: String,
 }
 
-/// Why a text is no target.
+/// Why a text is not a valid target.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} {why}")]
 pub struct TargetError {

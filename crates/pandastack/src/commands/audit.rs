@@ -28,7 +28,7 @@ enum Command {
     Verify(verify::Args),
 }
 
-/// Which entries to show.
+/// Filter of the entries.
 #[derive(Debug, clap::Args)]
 struct ListArgs {
     /// Show only calls on this sandbox: ID or unique prefix; for a deleted sandbox, the full ID

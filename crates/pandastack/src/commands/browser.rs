@@ -7,14 +7,14 @@ use crate::output::Output;
 /// Programs that open a URL in the user's browser; the first that is installed is used.
 const OPENERS: [&str; 3] = ["xdg-open", "open", "wslview"];
 
-/// Opens a URL that was printed; says so where there is no browser.
+/// Opens a printed URL; prints a note if there is no browser.
 pub fn open(url: &str, output: Output) {
-    if !OPENERS.iter().any(|program| takes(program, url)) {
+    if !OPENERS.iter().any(|program| opens(program, url)) {
         output.note("no browser found on this machine; open the URL yourself");
     }
 }
 
-fn takes(program: &str, url: &str) -> bool {
+fn opens(program: &str, url: &str) -> bool {
     let mut command = Command::new(program);
     command.arg(url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())

@@ -61,7 +61,7 @@ mod tests {
         String::from_utf8_lossy(&script).into_owned()
     }
 
-    /// Whether a script completes a command of that name, not only a text that contains it.
+    /// Whether a script completes a command of that name, not just text that contains it.
     fn completes(shell: Shell, script: &str, name: &str) -> bool {
         let quoted = [format!("'{name}:"), format!("-a \"{name}\""), format!("-a '{name}'")];
         match shell {

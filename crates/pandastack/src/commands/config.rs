@@ -75,7 +75,7 @@ impl std::str::FromStr for Setting {
 
 /// The configuration in use, as printed with `--json`.
 #[derive(Debug, Serialize)]
-struct Shown {
+struct ShownConfig {
     api_url: String,
     /// Beginning of the key; absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -108,7 +108,7 @@ impl Command {
             }
             Command::Set { setting, value } => {
                 let mut file = ConfigFile::read(&path)?;
-                file.set(setting.name(), &checked(setting, &given(value)?)?);
+                file.set(setting.name(), &checked(setting, &read_value(value)?)?);
                 file.write()?;
                 output.note(&format!("{} changed", path.display()));
                 warn_overridden(output);
@@ -130,7 +130,7 @@ fn file_path() -> Result<PathBuf> {
     Ok(Config::path_in(&home.context("this user has no home directory")?))
 }
 
-fn given(value: String) -> Result<String> {
+fn read_value(value: String) -> Result<String> {
     if value != "-" {
         return Ok(value);
     }
@@ -164,7 +164,8 @@ fn show(path: PathBuf, output: Output) -> Result<()> {
         None => "...".to_owned(),
     });
     let file_exists = path.exists();
-    let shown = Shown { api_url, token, file_exists, file: path, environment: Config::variables_in_use() };
+    let shown =
+        ShownConfig { api_url, token, file_exists, file: path, environment: Config::variables_in_use() };
     output.value(&shown, |shown| {
         fields(&[
             ("api_url", shown.api_url.clone()),

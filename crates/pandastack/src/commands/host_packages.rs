@@ -29,7 +29,7 @@ pub struct Args {
 pub struct MissingPackage {
     /// Programs in the package.
     pub programs: Vec<&'static str>,
-    /// What the package is needed for.
+    /// Purposes of the package.
     pub needed_for: BTreeSet<&'static str>,
 }
 

@@ -1,4 +1,4 @@
-//! `pandastack login` and `logout`: sessions of people.
+//! `pandastack login` and `logout`: user sessions.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::output::{Output, fields};
 
 /// How much longer to wait after the server asked to slow down (RFC 8628, section 3.5).
 const SLOWER: Duration = Duration::from_secs(5);
-/// Environment variables that go before the configuration file.
+/// Environment variables that take precedence over the configuration file.
 const KEY_VARIABLES: [&str; 2] = ["PANDASTACK_API_KEY", "PANDASTACK_TOKEN"];
 
 /// Arguments.
@@ -74,7 +74,7 @@ pub fn run(args: Args, output: Output) -> Result<ExitCode> {
             ])
         })?;
         if let Some(name) = key_variable() {
-            eprintln!("{name} is set and goes before this session; unset it to use the session");
+            eprintln!("{name} is set and takes precedence over this session; unset it to use the session");
         }
         Ok(ExitCode::SUCCESS)
     })
@@ -86,7 +86,7 @@ fn show(device: &DeviceLogin) {
     eprintln!("and confirm the code {}", device.user_code);
 }
 
-/// Polls until the person has confirmed: the provider offers nothing else to wait for.
+/// Polls until the user has confirmed: the provider sends no notification.
 async fn wait(client: &Client, device: &DeviceLogin, finish: &FinishLogin) -> Result<LoginSession> {
     let deadline = Instant::now() + Duration::from_secs(device.expires_in);
     let mut every = Duration::from_secs(device.interval.max(1));
@@ -100,10 +100,10 @@ async fn wait(client: &Client, device: &DeviceLogin, finish: &FinishLogin) -> Re
             (LoginStatus::Complete, None) => bail!("the server sent no session; update `pandastack`"),
         }
     }
-    Err(Failure::new("nobody confirmed the sign-in in time").hint("run `pandastack login` again").into())
+    Err(Failure::new("the sign-in was not confirmed in time").hint("run `pandastack login` again").into())
 }
 
-/// Runs `logout`: revokes the session and brings back the key from before.
+/// Runs `logout`: revokes the session and restores the previous key.
 pub fn sign_out(output: Output) -> Result<ExitCode> {
     if let Some(name) = key_variable() {
         let failure = Failure::new(format!("{name} is set, so the session is not in use"));
@@ -131,7 +131,7 @@ fn key_variable() -> Option<&'static str> {
     KEY_VARIABLES.into_iter().find(is_set)
 }
 
-/// What the session is called in lists.
+/// Name of the session in lists.
 fn device_name() -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     format!("pandastack on {host}")

@@ -18,19 +18,19 @@ pub enum Command {
     /// List members
     #[command(visible_alias = "ls")]
     List,
-    /// Add a person to the workspace
+    /// Add a member to the workspace
     Add {
-        /// Email address, as the login provider verifies it
+        /// Email address, as verified by the login provider
         #[arg(required_unless_present = "subject")]
         email: Option<String>,
-        /// Identifier of the person at the login provider (claim `sub`)
+        /// User ID at the login provider (claim `sub`)
         #[arg(long)]
         subject: Option<String>,
         /// Role: `viewer`, `developer` or `owner`
         #[arg(long, default_value = "developer")]
         role: Role,
     },
-    /// Change the role of a member, also in open sessions
+    /// Change the role of a member; applies to open sessions, too
     Role {
         /// Member ID or email address
         member: String,
@@ -137,7 +137,9 @@ async fn find(client: &Client, given: &str) -> Result<String> {
     let found: Vec<&Member> = members.iter().filter(is_meant).collect();
     match found.as_slice() {
         [member] => Ok(member.id.to_string()),
-        [] => Err(Failure::new(format!("member `{given}` not found")).hint("pandastack member list").into()),
+        [] => Err(Failure::new(format!("member `{given}` not found"))
+            .hint("run `pandastack member list` to see all members")
+            .into()),
         _ => {
             let failure = Failure::new(format!("several members have the address `{given}`"));
             Err(failure.hint("use the ID from `pandastack member list`").into())

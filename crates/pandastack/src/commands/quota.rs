@@ -24,13 +24,13 @@ pub struct Limits {
     /// Maximum number of sandboxes
     #[arg(long, value_name = "COUNT", value_parser = limit)]
     sandboxes: Option<Limit>,
-    /// Maximum vCPUs of all sandboxes together
+    /// Maximum total vCPUs of all sandboxes
     #[arg(long, value_name = "COUNT", value_parser = limit)]
     cpu: Option<Limit>,
-    /// Maximum memory of all sandboxes together, in MiB
+    /// Maximum total memory of all sandboxes, in MiB
     #[arg(long = "memory", alias = "memory-mb", value_name = "MIB", value_parser = limit)]
     memory_mb: Option<Limit>,
-    /// Maximum disk space of all snapshots together, in MiB
+    /// Maximum total disk space of all snapshots, in MiB
     #[arg(long, value_name = "MIB", value_parser = limit)]
     snapshot_mb: Option<Limit>,
     /// Maximum API requests per second
@@ -52,7 +52,7 @@ fn limit(text: &str) -> Result<Limit, String> {
 }
 
 impl Limits {
-    /// Whether nothing is to be changed.
+    /// Whether no change is requested.
     pub fn is_empty(&self) -> bool {
         let all = [self.sandboxes, self.cpu, self.memory_mb, self.snapshot_mb, self.requests_per_second];
         all.iter().all(Option::is_none)
@@ -81,7 +81,7 @@ impl Command {
             let report = match self {
                 Command::Show => report,
                 Command::Set(limits) if limits.is_empty() => {
-                    let failure = Failure::new("no quota to change was given");
+                    let failure = Failure::new("no quotas given");
                     return Err(failure.hint("`pandastack quota set --help` lists the quotas").into());
                 }
                 Command::Set(limits) => client.set_quota(&limits.apply(report.quota)).await?,

@@ -26,7 +26,7 @@ pub enum Command {
     Rotate {
         /// Key prefix, as shown by `pandastack token list`
         prefix: String,
-        /// How long the old secret keeps working, such as `1h` or `7d`; 0s for not at all
+        /// How long the old secret keeps working, such as `1h` or `7d`; `0s` to revoke it immediately
         #[arg(long = "keep-old", alias = "overlap", value_name = "DURATION")]
         #[arg(default_value = "24h", value_parser = duration)]
         overlap: SignedDuration,
@@ -67,7 +67,7 @@ pub struct Create {
     /// Days until the key expires [default: never]
     #[arg(long, value_name = "DAYS", hide = true, conflicts_with = "expires")]
     expires_in: Option<u32>,
-    /// Network that the key may be used from, such as 10.1.0.0/16; repeat for several [default: everywhere]
+    /// Network that the key may be used from, such as 10.1.0.0/16; can be repeated [default: any]
     #[arg(long, value_name = "CIDR")]
     allow_from: Vec<String>,
     /// Workspace of the key; needs an operator key [default: the workspace of the key in use]

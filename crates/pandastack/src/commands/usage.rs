@@ -32,7 +32,7 @@ pub struct Args {
     /// What to sum by: sandbox, kind (of service), function or day (UTC)
     #[arg(long, value_name = "sandbox|kind|function|day", default_value = "sandbox")]
     by: By,
-    /// Number of rows to show; the sums include all
+    /// Number of rows to show; totals include all rows
     #[arg(long, short = 'n', value_name = "COUNT", default_value_t = 20)]
     limit: usize,
 }

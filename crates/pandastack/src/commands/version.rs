@@ -1,4 +1,4 @@
-//! `pandastack version`: versions of this program and of the server.
+//! `pandastack version`: client and server versions.
 
 use std::process::ExitCode;
 
@@ -22,7 +22,7 @@ struct Versions {
     /// Version of its API.
     #[serde(skip_serializing_if = "Option::is_none")]
     api: Option<String>,
-    /// Why the server's version is not known.
+    /// Reason if the server's version is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     server_error: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Waiting for work that goes on without the command: Ctrl-C and `--timeout` end only the wait.
+//! Waiting for work that continues without the command: Ctrl-C and `--timeout` end only the wait.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::failure::Failure;
 use crate::progress::Progress;
 
-/// Options of a command that waits for the end of what it starts.
+/// Options of a command that waits for the operation that it starts.
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub struct WaitArgs {
-    /// Wait until the work has ended; this is the default
+    /// Wait until the operation completes; this is the default
     #[arg(long, overrides_with = "no_wait")]
     wait: bool,
-    /// Return without waiting; the work continues
+    /// Return immediately; the operation continues in the background
     #[arg(long, alias = "detach", short_alias = 'd', overrides_with = "wait")]
     no_wait: bool,
-    /// Stop waiting after this many seconds; the work continues
+    /// Stop waiting after this many seconds; the operation continues
     #[arg(long = "timeout", value_name = "SECONDS", conflicts_with = "no_wait")]
     wait_seconds: Option<u64>,
 }
@@ -28,12 +28,12 @@ impl WaitArgs {
         self.wait || !self.no_wait
     }
 
-    /// Waits for the end of `work` or for Ctrl-C, at most as long as was asked for.
+    /// Waits for the end of `work` or for Ctrl-C, at most for the requested time.
     pub async fn until<T>(self, background: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
         self.at_most(background, or_interrupt(background, work)).await
     }
 
-    /// Waits for the end of `work`, which handles Ctrl-C itself, at most as long as was asked for.
+    /// Waits for the end of `work`, which handles Ctrl-C itself, at most for the requested time.
     pub async fn at_most<T>(self, background: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
         let Some(seconds) = self.wait_seconds else { return work.await };
         let late = |_| Failure::timed_out(format!("not finished within {seconds} s")).hint(background);

@@ -194,7 +194,7 @@ pub struct AgentArgs {
     /// Restore new sandboxes from a snapshot instead of forking a prepared machine; for benchmarks
     #[arg(long, env = "PANDASTACK_NO_ZYGOTES")]
     pub no_zygotes: bool,
-    /// Private network that network policies of sandboxes can allow; can be repeated [default: none]
+    /// Private network that sandbox network policies can allow; can be repeated [default: none]
     #[arg(long, env = "PANDASTACK_REACHABLE_PRIVATE", value_delimiter = ',', value_name = "CIDR")]
     pub reachable_private: Vec<Cidr>,
     #[command(flatten)]

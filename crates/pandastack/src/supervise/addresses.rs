@@ -23,7 +23,7 @@ const PREFIXES: [&str; 4] = ["pdsb", "pdsc", "pdsd", "pdse"];
 /// Digits of the data directory's hash in a prefix.
 const HASH_DIGITS: usize = 7;
 
-/// Chooses what was not given. Does nothing for an installation that is running.
+/// Chooses addresses and names that were not set. Does nothing for a running installation.
 pub fn choose(settings: &mut Settings) -> Result<()> {
     let before = match UpLock::last_holder(&settings.data_dir)? {
         Some((_, true)) => return Ok(()),
@@ -34,7 +34,7 @@ pub fn choose(settings: &mut Settings) -> Result<()> {
     choose_with(settings, before.as_ref(), &probe)
 }
 
-/// What is free on this machine.
+/// Checks what is free on this machine.
 struct Probe<'a> {
     port: &'a dyn Fn(SocketAddr) -> bool,
     prefix: &'a dyn Fn(&str) -> bool,
@@ -42,17 +42,17 @@ struct Probe<'a> {
 }
 
 fn choose_with(settings: &mut Settings, before: Option<&Holder>, probe: &Probe<'_>) -> Result<()> {
-    if !settings.given.listen {
+    if !settings.explicit.listen {
         let earlier = before.and_then(|holder| holder.api_url.strip_prefix("http://")?.parse().ok());
         settings.listen = listen(settings, earlier, probe)?;
     }
-    if !settings.given.net_prefix {
+    if !settings.explicit.net_prefix {
         settings.net_prefix = match before {
             Some(holder) => holder.net_prefix.clone(),
             None => prefix(settings, probe)?,
         };
     }
-    if !settings.given.subnet {
+    if !settings.explicit.subnet {
         settings.subnet = match before {
             Some(holder) => holder.subnet.clone(),
             None => subnet(settings, probe)?,
@@ -133,7 +133,7 @@ mod tests {
         Settings::resolve(&common, &ControlArgs::default(), &agent).unwrap()
     }
 
-    /// What one settles for where the others are running.
+    /// Addresses that an installation chooses next to running ones.
     fn chosen(data_dir: &str, before: Option<&Holder>, others: &[Settings]) -> Settings {
         let mut mine = settings(data_dir, AgentArgs::default());
         let probe = Probe {

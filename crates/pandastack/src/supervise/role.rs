@@ -49,7 +49,7 @@ pub struct RoleEvent {
     pub name: &'static str,
     /// Result.
     pub ended: String,
-    /// What it wrote to standard error last; empty if nothing.
+    /// Last lines of standard error; may be empty.
     pub errors: String,
 }
 

@@ -27,7 +27,7 @@ pub struct Api {
     pub calls: Mutex<Vec<(String, String)>>,
     pub files: Mutex<HashMap<String, Vec<u8>>>,
     baked: AtomicBool,
-    /// Told when a command that never ends was asked for.
+    /// Notified when a command that never ends was asked for.
     pub waiting: tokio::sync::Notify,
 }
 

@@ -10,7 +10,7 @@ from typing import AbstractSet, BinaryIO, Optional, Union, cast
 
 from ._ignore import Ignore
 
-#: What a build of an app makes anew, and its history.
+#: Paths that a build of an app creates again, and its history.
 MADE_ANEW = frozenset({".git", "node_modules", ".venv", "venv", "__pycache__", ".next"})
 
 

@@ -7,7 +7,7 @@ import os
 import tarfile
 from pathlib import Path
 
-#: What no function needs: histories, caches, and what the deploy installs anew.
+#: Paths that no function needs: histories, caches, and dependencies that the deployment installs again.
 LEFT_OUT = {".git", "node_modules", "__pycache__", ".venv", "venv", ".DS_Store"}
 
 

@@ -28,7 +28,7 @@ class Database(DatabaseConnection, total=False):
     #: ``failed`` or ``deleting``.
     status: str
     template: str
-    #: Unique in the workspace; can be used in the place of the ID.
+    #: Unique in the workspace; can be used instead of the ID.
     name: str
     label: str
     created_at: str

@@ -88,7 +88,7 @@ class ExploreResult:
         return sorted(self.outcomes, key=lambda outcome: (outcome.ok, outcome.score), reverse=True)[:n]
 
     def table(self) -> str:
-        """The outcomes as lines for people."""
+        """The outcomes as human-readable lines."""
         width = max((len(outcome.label) for outcome in self.outcomes), default=0)
         lines = []
         for outcome in self.outcomes:

@@ -54,7 +54,7 @@ impl Lab {
         // The processor of older ones disagrees with KVM about the state of the FPU.
         let qemu = qemu::ensure()?;
         let dir = tree::cache_dir().join("kvm-lab");
-        // With the script that made it, the lab is made anew after every change of the script.
+        // With the script that made it, the lab is created again after every change of the script.
         let made_by = fs::read_to_string(dir.join("prepare.sh"));
         if !made_by.is_ok_and(|script| script == PREPARE) {
             let begun = tree::cache_dir().join("kvm-lab.begun");
@@ -109,7 +109,7 @@ impl Lab {
 }
 
 impl Drop for Lab {
-    /// The disk is made anew for each run, and is large.
+    /// The disk is created again for each run, and is large.
     fn drop(&mut self) {
         let mut remove = as_root("rm");
         remove.arg("-f").arg(self.dir.join("disk"));

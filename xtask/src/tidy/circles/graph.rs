@@ -104,7 +104,7 @@ fn largest_circle(files: usize, edges: impl Iterator<Item = Edge>) -> Vec<usize>
 #[derive(Default)]
 struct Search {
     next: Vec<Vec<usize>>,
-    /// In which order files were met.
+    /// Order in which files were visited.
     met: Vec<Option<usize>>,
     count: usize,
     stack: Vec<usize>,

@@ -46,7 +46,7 @@ struct Metadata {
 
 /// Every crate whose largest circle has too many files.
 pub fn problems() -> Result<Vec<String>> {
-    Ok(graphs()?.iter().filter_map(|(name, graph)| judge(name, graph)).collect())
+    Ok(graphs()?.iter().filter_map(|(name, graph)| circle_problem(name, graph)).collect())
 }
 
 /// The largest circle of every crate that has one, with the edges to cut.
@@ -80,7 +80,7 @@ fn graphs() -> Result<Vec<(String, Graph)>> {
     Ok(graphs)
 }
 
-fn judge(name: &str, graph: &Graph) -> Option<String> {
+fn circle_problem(name: &str, graph: &Graph) -> Option<String> {
     let is_too_large = graph.largest_circle().len() > FILES_MAX;
     is_too_large.then(|| format!("{name}: a circle may have at most {FILES_MAX} files; {}", describe(graph)))
 }

@@ -117,8 +117,8 @@ fn ring(name: &str, files: usize) -> Crate {
 
 #[test]
 fn a_circle_over_five_files_is_a_problem() {
-    assert_eq!(judge("x", &ring("five", 5).graph()), None);
-    let problem = judge("x", &ring("six", 6).graph()).unwrap();
+    assert_eq!(circle_problem("x", &ring("five", 5).graph()), None);
+    let problem = circle_problem("x", &ring("six", 6).graph()).unwrap();
     assert!(
         problem.starts_with("x: a circle may have at most 5 files; 6 files import each other"),
         "{problem}"

@@ -55,7 +55,7 @@ pub struct Args {
     /// Private key for an SSH repository [default: a new key, whose public key you add to the repository]
     #[arg(long, value_name = "FILE")]
     deploy_key: Option<PathBuf>,
-    /// SSH known_hosts file for the Git host [default: trust the keys seen first]
+    /// SSH known_hosts file for the Git host [default: trust the first key that the host presents]
     #[arg(long, value_name = "FILE")]
     known_hosts: Option<PathBuf>,
     /// Branch, tag or commit for this deployment only

@@ -19,7 +19,7 @@ pub struct Args {
     /// Verify an exported log, JSON lines, instead of the server's; `-` reads standard input
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Fail unless the last entry has this hash, which an earlier run printed
+    /// Expected hash of the last entry, as printed by an earlier run; fail if it differs
     #[arg(long, value_name = "HASH", requires = "file")]
     head: Option<String>,
 }

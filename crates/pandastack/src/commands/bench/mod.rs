@@ -53,7 +53,7 @@ pub struct Args {
     command: Vec<String>,
 }
 
-/// The results and what they were measured on.
+/// The results, with the measured server and template.
 #[derive(Debug, Serialize)]
 struct Report {
     server: String,

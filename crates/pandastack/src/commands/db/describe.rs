@@ -27,7 +27,7 @@ pub fn details(database: &Database) -> String {
     pairs.extend(database.name.clone().map(|name| ("name", name)));
     pairs.extend(database.step.clone().map(|step| ("step", step)));
     pairs.extend(database.label.clone().map(|label| ("label", label)));
-    pairs.extend(database.cloned_from.as_ref().map(|id| ("branched from", id.to_string())));
+    pairs.extend(database.cloned_from.as_ref().map(|id| ("copied from", id.to_string())));
     pairs.extend(database.error.clone().map(|error| ("error", error)));
     if let Some(connection) = &database.connection {
         pairs.push(("url", connection.connection_url.clone()));

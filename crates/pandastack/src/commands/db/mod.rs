@@ -29,7 +29,7 @@ pub enum Command {
     Create {
         /// Human-readable label
         label: Option<String>,
-        /// Name, unique in the workspace, to use in the place of the ID
+        /// Name to use instead of the ID; must be unique in the workspace
         #[arg(long)]
         name: Option<String>,
         /// Memory size: 1g, 2g, 4g, 8g or 16g
@@ -62,7 +62,7 @@ pub enum Command {
         #[arg(long)]
         pooled: bool,
     },
-    /// Connect with the psql of this machine
+    /// Connect with the local psql client
     Psql(psql::Args),
     /// Run an SQL statement and print its rows
     Query(query::Args),
@@ -112,10 +112,10 @@ pub enum Command {
         /// Human-readable label
         #[arg(long)]
         label: Option<String>,
-        /// Whether the database sleeps after 30 idle days instead of 300 idle seconds
+        /// Sleep after 30 idle days instead of 300 idle seconds
         #[arg(long, value_name = "true|false")]
         always_on: Option<bool>,
-        /// Whether the database is protected from deletion
+        /// Protect the database from deletion
         #[arg(long, value_name = "true|false")]
         protected: Option<bool>,
         /// Storage size in MiB; can only grow

@@ -8,6 +8,9 @@ use serde_json::Value;
 use super::resolve::resolve;
 use crate::output::Output;
 
+/// Commands whose tag has a number of rows.
+const COUNTED: [&str; 8] = ["SELECT", "INSERT", "UPDATE", "DELETE", "MERGE", "FETCH", "MOVE", "COPY"];
+
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -61,7 +64,11 @@ fn format_rows(result: &DatabaseRows) -> String {
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
     let more = if result.truncated { ", truncated" } else { "" };
-    let done = format!("{} {}{more} ({} ms)", result.command, result.count, result.duration_ms);
+    let tag = match COUNTED.contains(&result.command.as_str()) {
+        true => format!("{} {}", result.command, result.count),
+        false => result.command.clone(),
+    };
+    let done = format!("{tag}{more} ({} ms)", result.duration_ms);
     let head = (!header.is_empty()).then(|| line(&header));
     let lines: Vec<String> = head.into_iter().chain(rows.iter().map(line)).chain([done]).collect();
     lines.join("\n")
@@ -85,5 +92,19 @@ mod tests {
             duration_ms: 5,
         };
         assert_eq!(format_rows(&result), "id  name\n1   ä\n22\nSELECT 2 (5 ms)");
+    }
+
+    #[test]
+    fn only_commands_that_count_rows_show_a_number() {
+        let result = |command: &str| DatabaseRows {
+            columns: Vec::new(),
+            rows: Vec::new(),
+            count: 0,
+            command: command.into(),
+            truncated: false,
+            duration_ms: 5,
+        };
+        assert_eq!(format_rows(&result("CREATE")), "CREATE (5 ms)");
+        assert_eq!(format_rows(&result("DELETE")), "DELETE 0 (5 ms)");
     }
 }

@@ -90,7 +90,7 @@ pub fn run(args: Args, _output: Output) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Removes the purged server from the user's client configuration. The purge goes on without it.
+/// Removes the purged server from the user's client configuration. The purge continues without it.
 fn forget_client_config(data_dir: &Path, holder: &Holder) {
     let forgotten =
         InvokingUser::current().and_then(|user| client_config::forget(&user, data_dir, &holder.api_url));

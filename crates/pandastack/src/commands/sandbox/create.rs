@@ -51,7 +51,7 @@ pub struct Args {
     /// Number of checkpoints to keep
     #[arg(long, value_name = "COUNT", requires = "checkpoint_every", default_value_t = CHECKPOINTS_KEPT_DEFAULT)]
     checkpoints_kept: u32,
-    /// Name, unique in the workspace, to use in the place of the ID
+    /// Name to use instead of the ID; must be unique in the workspace
     #[arg(long)]
     name: Option<String>,
     /// Metadata label; can be repeated
@@ -65,7 +65,7 @@ pub struct Args {
     /// Visibility of the sandbox's ports [default: from the workspace]
     #[arg(long, value_name = "unlisted|private|off")]
     visibility: Option<Visibility>,
-    /// Isolation that the sandbox needs; `hardware` refuses hosts that emulate processors
+    /// Required isolation; `hardware` excludes hosts that use emulation
     #[arg(long, value_name = "any|hardware")]
     isolation: Option<RequiredIsolation>,
     /// Volume to mount, at /volumes/NAME by default; can be repeated

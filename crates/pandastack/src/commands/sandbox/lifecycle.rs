@@ -18,7 +18,7 @@ pub struct Args {
     /// New TTL in seconds, from now
     #[arg(long, value_name = "SECONDS")]
     ttl: Option<u64>,
-    /// Whether the sandbox never expires and hibernates when idle
+    /// Never expire; hibernate when idle
     #[arg(long, value_name = "true|false")]
     persistent: Option<bool>,
     /// Hibernate after this many idle seconds

@@ -16,10 +16,10 @@ use crate::output::Output;
 pub struct Args {
     /// Sandbox ID or unique prefix
     id: String,
-    /// Name, unique in the workspace, to use in the place of the ID
+    /// Name to use instead of the ID; must be unique in the workspace
     #[arg(long)]
     name: Option<String>,
-    /// Take the name from the snapshot that has it
+    /// If another snapshot has the name, move the name to the new snapshot
     #[arg(long, requires = "name")]
     replace_name: bool,
     /// Metadata label; can be repeated

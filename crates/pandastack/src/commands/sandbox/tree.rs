@@ -56,7 +56,12 @@ fn draw(sandboxes: &[Sandbox], root: Option<&SandboxId>, now: Timestamp) -> Stri
     for sandbox in sandboxes.iter().filter(is_root) {
         let gone = sandbox.parent_id.as_ref().filter(|_| root.is_none());
         let gone = gone.map_or_else(String::new, |id| format!("  (forked from {}, deleted)", short(id)));
-        lines.push(format!("{}  {}  {}{gone}", short(&sandbox.id), sandbox.template, rest(sandbox, now)));
+        lines.push(format!(
+            "{}  {}  {}{gone}",
+            short(&sandbox.id),
+            sandbox.template,
+            status_and_age(sandbox, now)
+        ));
         draw_below(&sandbox.id, &children, String::new(), now, &mut lines);
     }
     lines.join("\n")
@@ -77,7 +82,7 @@ fn draw_below(
     for (index, child) in below.iter().enumerate() {
         let last = index + 1 == below.len();
         let (branch, under) = if last { ("└── ", "    ") } else { ("├── ", "│   ") };
-        lines.push(format!("{indent}{branch}{}  {}", short(&child.id), rest(child, now)));
+        lines.push(format!("{indent}{branch}{}  {}", short(&child.id), status_and_age(child, now)));
         draw_below(&child.id, children, format!("{indent}{under}"), now, lines);
     }
 }
@@ -86,7 +91,7 @@ fn short(id: &SandboxId) -> &str {
     id.as_str().split('-').next().unwrap_or_default()
 }
 
-fn rest(sandbox: &Sandbox, now: Timestamp) -> String {
+fn status_and_age(sandbox: &Sandbox, now: Timestamp) -> String {
     format!("{}  {}", sandbox.status.as_str(), age(sandbox.created_at, now))
 }
 

@@ -57,7 +57,7 @@ pub async fn open(client: &Client, args: Args, output: Output) -> Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-/// Every URL is made by the server, which knows the names that lead to it.
+/// The server creates every URL, because it knows its own host names.
 async fn find(client: &Client, args: &Args) -> Result<PortUrl> {
     let id = resolve(client, &args.id).await?;
     let visibility = client.get_preview(&id).await?.visibility;

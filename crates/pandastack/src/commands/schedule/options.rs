@@ -182,11 +182,11 @@ impl OptionArgs {
 }
 
 fn overlap(text: &str) -> Result<Overlap, String> {
-    parse(text).ok_or_else(|| "expected skip, queue, replace or allow".to_owned())
+    parse(text).ok_or_else(|| "expected `skip`, `queue`, `replace` or `allow`".to_owned())
 }
 
 fn missed(text: &str) -> Result<MissedRuns, String> {
-    parse(text).ok_or_else(|| "expected skip, run_once or run_all".to_owned())
+    parse(text).ok_or_else(|| "expected `skip`, `run_once` or `run_all`".to_owned())
 }
 
 /// Parses a value by its name in the API.

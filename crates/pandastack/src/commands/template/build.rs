@@ -25,7 +25,7 @@ const CHUNK_BYTES: usize = 256 * 1024;
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Directory with the Dockerfile; without --name, a template of the platform to build ahead of time
+    /// Directory with the Dockerfile; without --name, a built-in template to build ahead of time
     #[arg(value_name = "DIR", default_value = ".")]
     target: String,
     /// Template name
@@ -167,7 +167,7 @@ async fn build(client: &Client, args: Args, name: String, output: Output) -> Res
     show(&client.get_template(&name).await?, began, output)
 }
 
-/// What continues when the wait for a build ends early.
+/// Message for a wait for a build that ends early.
 fn background(id: &BuildId) -> String {
     format!("the build continues; to follow it, run `pandastack template logs {id}`")
 }

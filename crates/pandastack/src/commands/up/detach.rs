@@ -2,6 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result};
@@ -14,10 +15,10 @@ use crate::commands::wait::or_interrupt;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::settings::Settings;
+use crate::settings::{DATA_DIR, Settings};
 use crate::trace;
 
-/// What continues when the wait for it ends early.
+/// Message for a wait that ends early.
 const BACKGROUND: &str = "PandaStack is still starting in the background; `pandastack up` shows when it is \
                           ready, `pandastack down` stops it";
 
@@ -38,8 +39,16 @@ pub fn run(settings: &Settings, output: Output) -> Result<ExitCode> {
         return Err(Failure::from_stderr(&trace::tail(&log, TAIL_LINES)).into());
     };
     ready.announce(output)?;
-    output.note("  pandastack down        # to stop it");
+    output.note(&format!("  {}        # to stop it", down_command(&settings.data_dir)));
     Ok(ExitCode::SUCCESS)
+}
+
+/// The command that stops the installation in a data directory.
+fn down_command(data_dir: &Path) -> String {
+    match data_dir == Path::new(DATA_DIR) {
+        true => "pandastack down".to_owned(),
+        false => format!("pandastack down --data-dir {}", data_dir.display()),
+    }
 }
 
 /// The line that the process prints when it is ready; empty if it ended before.
@@ -60,4 +69,15 @@ async fn first_line(command: Command) -> Result<String> {
 
 fn is_detach(arg: &std::ffi::OsStr) -> bool {
     arg == "--detach" || arg == "-d" || arg == "--json"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_that_stops_names_the_data_directory_unless_it_is_the_default() {
+        assert_eq!(down_command(Path::new(DATA_DIR)), "pandastack down");
+        assert_eq!(down_command(Path::new("/srv/x")), "pandastack down --data-dir /srv/x");
+    }
 }

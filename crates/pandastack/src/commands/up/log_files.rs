@@ -50,7 +50,7 @@ pub fn link_logs_of_control(settings: &Settings) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The end of a role's log at some time, to read what was added since.
+/// A position in a role's log, to read later lines.
 pub struct LogMark {
     path: PathBuf,
     bytes: u64,

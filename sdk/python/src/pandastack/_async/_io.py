@@ -43,7 +43,7 @@ async def within(seconds: float, result: Awaitable[T]) -> T:
 
 
 async def regardless(work: Awaitable[T]) -> T:
-    """The result of work that goes on even if the caller is cancelled meanwhile."""
+    """The result of work that continues even if the caller is cancelled."""
     task = asyncio.ensure_future(work)
     _going_on.add(task)
     task.add_done_callback(_going_on.discard)

@@ -110,7 +110,7 @@ class AsyncPandaStack:
         return self.base_url
 
     async def me(self) -> Dict[str, Any]:
-        """Get the workspace and scopes of the API key."""
+        """Get the workspace and role of the API key."""
         return (await self._transport.send(_wire.get("/me"))).record()
 
     async def run(
@@ -238,7 +238,7 @@ class AsyncSandboxesAPI:
     ) -> AsyncSandbox:
         """Create a sandbox from a template, or from ``from_snapshot``. It is ready when this returns.
 
-        ``name`` is unique in the workspace and can be used in the place of the ID.
+        ``name`` is unique in the workspace and can be used instead of the ID.
         Use it in a ``with`` block to have it deleted at the end. ``env`` is the environment of every
         command. At the end of ``ttl_seconds`` the sandbox is deleted, or put to sleep with
         ``on_timeout="hibernate"``; a ``persistent`` one has no such end. Persistent ones, and those that were

@@ -54,7 +54,7 @@ class AsyncDatabasesAPI:
     ) -> Database:
         """Create a database. It accepts queries at ``connection_url`` when this returns.
 
-        ``name`` is unique in the workspace and can be used in the place of the ID. ``size`` is its memory,
+        ``name`` is unique in the workspace and can be used instead of the ID. ``size`` is its memory,
         such as ``4g``.
         """
         body = _wire.given(

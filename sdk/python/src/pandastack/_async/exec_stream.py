@@ -29,7 +29,7 @@ async def server_events(stream: AsyncByteStream) -> AsyncIterator[ServerEvent]:
 class AsyncExecStream:
     """Iterate for :class:`~pandastack.ExecChunk`; afterwards ``exit_code`` is set.
 
-    A connection that breaks is taken up where it broke: the process goes on without it. Raises
+    If the connection breaks, the stream resumes where it broke; the process keeps running. Raises
     :class:`~pandastack.ExecInterrupted` when the stream cannot be taken up and ends without an exit
     code, and :class:`~pandastack.SandboxTimeout` when the command ran out of time. Cancelling the task that
     iterates kills the command, unless the stream was opened with ``kill_on_cancel=False``.

@@ -33,7 +33,7 @@ class AsyncMembersAPI:
         return await self._send(_wire.post("/members", _wire.given(email=email, subject=subject, role=role)))
 
     async def set_role(self, member_id: str, role: str) -> Member:
-        """Change a member's role, also in open sessions."""
+        """Change a member's role. Applies to open sessions, too."""
         path = f"/members/{segment(member_id, 'member id')}"
         return await self._send(_wire.post(path, {"role": role}, method="PATCH"))
 

@@ -34,7 +34,7 @@ class MembersAPI:
         return self._send(_wire.post("/members", _wire.given(email=email, subject=subject, role=role)))
 
     def set_role(self, member_id: str, role: str) -> Member:
-        """Change a member's role, also in open sessions."""
+        """Change a member's role. Applies to open sessions, too."""
         path = f"/members/{segment(member_id, 'member id')}"
         return self._send(_wire.post(path, {"role": role}, method="PATCH"))
 

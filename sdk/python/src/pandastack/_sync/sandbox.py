@@ -103,7 +103,7 @@ class Sandbox:
     pause_ms: Optional[float] = None
     #: Its volumes.
     volumes: List[Dict[str, Any]] = field(default_factory=list)
-    #: Unique in the workspace; can be used in the place of the ID.
+    #: Unique in the workspace; can be used instead of the ID.
     name: Optional[str] = None
     #: The server's record as it came, with fields this client does not know.
     raw: Dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
@@ -402,7 +402,7 @@ class Sandbox:
     ) -> Snapshot:
         """Take a snapshot. The result is the id for ``create(from_snapshot=...)``.
 
-        ``name`` is unique in the workspace and can be used in the place of the ID; ``replace_name`` takes it
+        ``name`` is unique in the workspace and can be used instead of the ID; ``replace_name`` takes it
         from the snapshot that has it. The snapshot is deleted after ``ttl_seconds``. With ``keep_last`` the
         oldest unnamed snapshots of this sandbox past that number are deleted now.
         """

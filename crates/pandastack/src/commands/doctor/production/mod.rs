@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 
 use super::finding::Finding;
 
-/// Fewest entries of the neighbour table before old ones are dropped; a host has one for each slot.
+/// Minimum entries of the neighbour table before old ones are dropped; a host has one for each slot.
 const NEIGHBOURS_MIN: u64 = 16_384;
-/// Fewest process ids: each machine has about ten threads.
+/// Minimum process ids: each machine has about ten threads.
 const PIDS_MIN: u64 = 131_072;
-/// Fewest open files: each machine has about a hundred, and doors and streams come on top.
+/// Minimum open files: each machine has about a hundred, and each connection has one.
 const FILES_MIN: u64 = 1 << 20;
-/// Fewest inotify instances: the agent has one for each machine that starts.
+/// Minimum inotify instances: the agent has one for each machine that starts.
 const INOTIFY_MIN: u64 = 1_024;
-/// Most mounts: starting a jailed process copies the mount table.
+/// Maximum mounts: starting a jailed process copies the mount table.
 const MOUNTS_MAX: usize = 200;
 
 /// The host as its files show it.

@@ -17,7 +17,7 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 
 /// Namespaces and process file system.
 #[derive(Debug)]
-pub(crate) struct Surroundings {
+pub(crate) struct SharedNamespaces {
     /// No interface but a loopback that is down.
     pub(crate) network: OwnedFd,
     /// No queues, semaphores, segments.
@@ -29,8 +29,8 @@ pub(crate) struct Surroundings {
     pub(crate) processes: OwnedFd,
 }
 
-impl Surroundings {
-    /// Makes them.
+impl SharedNamespaces {
+    /// Creates them.
     pub(crate) fn prepare() -> Result<Self> {
         let unavailable = |what: &str, error: io::Error| {
             EngineError::Unavailable(format!(

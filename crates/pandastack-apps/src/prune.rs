@@ -67,7 +67,7 @@ pub(crate) fn needed(app: &AppRecord, deployments: &[DeploymentRecord]) -> Neede
 pub(crate) async fn app(apps: &Arc<Apps>, id: &AppId) -> Result<()> {
     // Machines first: one that is given a source is noted as such until its deployment is written, so it is known by one or the other.
     let machines = apps.machines.owned_by(&owner_of(id)).await?;
-    let is_uploading = apps.activity.put_off_tidying(id);
+    let is_uploading = apps.activity.defer_pruning(id);
     let app = match apps.store.app(None, id.as_str()).await {
         // A source came to it while it was deleted.
         Err(StoreError::NotFound { .. }) if !is_uploading => {
@@ -109,7 +109,7 @@ async fn delete_others(
 }
 
 /// Deletes a machine in the background; one that cannot be deleted now is deleted later.
-pub(crate) fn machine_behind(apps: &Arc<Apps>, id: SandboxId) {
+pub(crate) fn machine_in_background(apps: &Arc<Apps>, id: SandboxId) {
     let owner = Arc::clone(apps);
     apps.background.tasks.spawn(async move {
         if let Err(error) = machine(&owner, &id).await {
