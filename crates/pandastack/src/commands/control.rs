@@ -86,7 +86,7 @@ fn needs(args: &Args, settings: &Settings) -> Needs {
     }
     needs.logs.extend(args.control.access_log.clone().into_iter().chain(args.link.log_file.clone()));
     needs.files.extend(settings.audit_sink.iter().filter_map(|sink| sink.file().map(Path::to_owned)));
-    needs.read.extend(settings.tls.files());
+    needs.read.extend(settings.tls.files().chain(settings.frozen.advisories.clone()));
     // Files with credentials are read again when these expire.
     let files = store_variables().map(|(_, value)| PathBuf::from(value));
     needs.read.extend(files.filter(|file| file.is_absolute() && file.is_file()));
