@@ -18,7 +18,7 @@ use pandastack_types::domains::Domains;
 use pandastack_types::limits::REQUESTS_PER_SECOND_DEFAULT;
 use pandastack_types::network::Cidr;
 
-use args::databases_domain;
+use args::{databases_domain, limit_or};
 pub use args::{AgentArgs, Backups, CommonArgs, ControlArgs, Engine};
 use file::read_file;
 
@@ -291,11 +291,6 @@ impl Settings {
     pub fn agent_socket(&self) -> PathBuf {
         self.runtime_dir.join("agent.sock")
     }
-}
-
-/// A limit, where 0 is none.
-fn limit_or(given: Option<u32>, default: u32) -> Option<u32> {
-    Some(given.unwrap_or(default)).filter(|count| *count > 0)
 }
 
 /// A list from the command line, else from the file.

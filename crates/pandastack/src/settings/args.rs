@@ -233,6 +233,11 @@ impl From<Engine> for pandastack_agent::EngineChoice {
     }
 }
 
+/// A limit, where 0 is none.
+pub(super) fn limit_or(given: Option<u32>, default: u32) -> Option<u32> {
+    Some(given.unwrap_or(default)).filter(|count| *count > 0)
+}
+
 /// Normalizes the domain for databases: lowercase, without the `*.` of the wildcard record.
 pub(super) fn databases_domain(text: &str) -> anyhow::Result<String> {
     let name = text.trim().trim_start_matches("*.").trim_end_matches('.').to_ascii_lowercase();
