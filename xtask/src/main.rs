@@ -9,7 +9,7 @@ mod azurite;
 mod bench;
 mod checkout;
 mod console;
-mod dist;
+mod release;
 mod errors;
 mod fuzz;
 mod host;
@@ -49,7 +49,7 @@ enum Command {
     #[command(subcommand)]
     Bench(bench::Command),
     /// Write the files of a release
-    Dist(dist::Args),
+    Dist(release::Args),
     /// Regenerate openapi/pandastack-v1.json
     Openapi,
     /// Write the generated parts of docs/reference/errors.md
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run(args),
         Command::Fuzz(args) => fuzz::run(args),
         Command::Bench(command) => bench::run(command),
-        Command::Dist(args) => dist::run(args),
+        Command::Dist(args) => release::run(args),
         Command::Openapi => openapi::run(),
         Command::Errors => errors::run(),
         Command::Template(command) => template::run(command),

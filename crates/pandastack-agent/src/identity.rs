@@ -79,6 +79,7 @@ mod tests {
         let spec = SandboxSpec {
             id: SandboxId::random(),
             incarnation: 0,
+            workspace: None,
             env: env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
             user: None,
             cwd: None,

@@ -267,7 +267,7 @@ impl Build<'_> {
             return Ok(());
         }
         for line in machine.refused_connections(began).await {
-            self.log.say(line).await;
+            self.log.write(line).await;
         }
         let after = Headroom::of(machine).await.filter(|_| !exit.timed_out);
         let shortage = before.zip(after).and_then(|(before, after)| after.shortage_since(&before));

@@ -192,6 +192,7 @@ fn identity() -> Identity {
         only_stood_still: false,
         user: None,
         cwd: None,
+        setup: None,
     }
 }
 

@@ -19,6 +19,7 @@
 mod boot;
 mod channel;
 mod console;
+mod environment;
 mod files;
 mod function;
 #[cfg(feature = "fuzz")]
@@ -32,7 +33,7 @@ mod process;
 mod protect;
 mod serve;
 mod server;
-mod surroundings;
+
 mod tcp_table;
 mod volume;
 mod watch;

@@ -85,7 +85,7 @@ impl Machine {
     pub async fn exec_within(&self, request: &ExecRequest, wait: Duration) -> Result<ExecResult> {
         let query = ExecQuery { last_bytes: Some(OWN_OUTPUT_BYTES_MAX), ..ExecQuery::default() };
         let call = endpoints::Exec::new(self.id().clone(), query);
-        Ok(self.client.call(call, on(&self.record, wait), request).await?)
+        Ok(self.client.call(call, options_for(&self.record, wait), request).await?)
     }
 
     /// Starts a process and leaves it to itself.

@@ -11,7 +11,7 @@ use pandastack_types::api::{FileEntry, SetAttributes};
 use pandastack_types::{Error, ErrorCode, Result};
 
 use crate::machine::Machine;
-use crate::ops::on;
+use crate::ops::options_for;
 
 /// Longest time to look up a file.
 const READ_WAIT: Duration = Duration::from_secs(60);

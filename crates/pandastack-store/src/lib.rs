@@ -43,7 +43,7 @@ use pandastack_types::agent_api::Usage;
 use pandastack_types::api::Event;
 use pandastack_types::{HostId, Owner, SandboxId, SandboxState, SnapshotId, Transition, TreeId, WorkspaceId};
 pub use record::{
-    Amendment, Change, HostRecord, SandboxRecord, SandboxSpecRecord, SessionRecord, SnapshotRecord,
+    Amendment, Change, HostRecord, SandboxRecord, SandboxSpecRecord, SessionRecord, SnapshotRecord, SnapshotSpecRecord,
     TokenRecord,
 };
 

@@ -103,7 +103,7 @@ async fn run_command(
         head.key = key;
         return Ok(Outcome::Cached);
     }
-    let mut request = command(&head.scope, argv, build.left()?.as_secs().max(1));
+    let mut request = command(&head.scope, argv, build.time_left()?.as_secs().max(1));
     if let Some(user) = user {
         request.exec.user = Some(user.to_owned());
     }

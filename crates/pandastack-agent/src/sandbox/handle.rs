@@ -210,7 +210,7 @@ impl SandboxHandle {
 
     /// Writes the sandbox to disk if it is asleep in memory or idle; returns whether it did.
     pub(crate) async fn relieve(&self) -> Result<bool> {
-        self.ask(Command::Relieve).await
+        self.send(Command::Relieve).await
     }
 
     pub(crate) async fn keep_awake(&self, until: Option<Timestamp>) -> Result<AgentSandbox> {
@@ -240,7 +240,7 @@ impl SandboxHandle {
 
     /// Sets what happens when it wakes with an outdated state. Never wakes it.
     pub(crate) async fn set_verdict(&self, verdict: Option<OutdatedVerdict>) -> Result<()> {
-        self.ask(|reply| Command::SetVerdict(verdict.map(Box::new), reply)).await
+        self.send(|reply| Command::SetVerdict(verdict.map(Box::new), reply)).await
     }
 
     /// Makes one of its volumes larger, file system included.

@@ -24,7 +24,7 @@ const NOISE_BYTES_PER_SECOND: u64 = 30;
 /// Shortest time between two looks.
 const CHECK_MIN: Duration = Duration::from_millis(100);
 /// Longest time between two looks at the byte counters, which nothing announces.
-const LOOK_MAX: Duration = Duration::from_secs(30);
+const CHECK_MAX: Duration = Duration::from_secs(30);
 /// Time without use after which a sandbox may be put to sleep early, when the host is short of memory.
 const RELIEF_IDLE_MIN: Duration = Duration::from_secs(10);
 /// After a write to disk that failed, so long until the next try.

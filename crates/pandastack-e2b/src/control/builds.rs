@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::build_log;
 use super::build_steps::{self, Base, StartRequest};
-use super::extract::{Keyed, PathParam};
+use super::extract::{Authenticated, PathParam};
 use super::json::read_json;
 use super::query::pairs;
 use super::template_list::find;
@@ -54,7 +54,7 @@ impl NewBuild {
 }
 
 /// Begin a build. It waits for files and its start.
-pub(super) async fn create(Keyed(caller): Keyed, body: Body) -> RestResult<(StatusCode, Json<Value>)> {
+pub(super) async fn create(Authenticated(caller): Authenticated, body: Body) -> RestResult<(StatusCode, Json<Value>)> {
     let request = read_json::<NewBuild>(body).await?.native()?;
     let build: Build = caller.json(Method::POST, paths::TEMPLATE_BUILDS, Some(&request)).await?;
     let default = (!request.keep_latest).then(|| tag_there(DEFAULT_HERE));
@@ -72,7 +72,7 @@ pub(super) async fn create(Keyed(caller): Keyed, body: Body) -> RestResult<(Stat
 
 /// The address that takes the files of a copy. Files are not kept from one build to the next.
 pub(super) async fn files(
-    Keyed(caller): Keyed,
+    Authenticated(caller): Authenticated,
     PathParam(id): PathParam,
     headers: HeaderMap,
 ) -> RestResult<(StatusCode, Json<Value>)> {
@@ -110,7 +110,7 @@ async fn build_of(caller: &Caller, params: &RawPathParams) -> RestResult<(String
 }
 
 /// Start a build. One that cannot be started is cancelled, so that its files do not wait.
-pub(super) async fn start(Keyed(caller): Keyed, params: RawPathParams, body: Body) -> RestResult<StatusCode> {
+pub(super) async fn start(Authenticated(caller): Authenticated, params: RawPathParams, body: Body) -> RestResult<StatusCode> {
     let wanted: StartRequest = read_json(body).await?;
     let (_, build) = build_of(&caller, &params).await?;
     let started = match translate(&caller, wanted).await {
@@ -157,7 +157,7 @@ pub(super) fn status_of(build: &Build) -> &'static str {
 
 /// The state of a build, and lines of its log.
 pub(super) async fn status(
-    Keyed(caller): Keyed,
+    Authenticated(caller): Authenticated,
     params: RawPathParams,
     RawQuery(query): RawQuery,
 ) -> RestResult<Json<Value>> {

@@ -10,7 +10,7 @@ use pandastack_types::api::{CreateSnapshot, Snapshot, SnapshotKind, SnapshotList
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::extract::{Keyed, SandboxPath};
+use super::extract::{Authenticated, SandboxPath};
 use super::json::read_json;
 use super::paging::page;
 use super::query::pairs;

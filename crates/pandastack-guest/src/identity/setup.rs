@@ -11,7 +11,7 @@ use pandastack_guest_proto::message::GuestSetup;
 
 use super::etc::overwrite;
 use super::warnings::Warnings;
-use crate::surroundings::Surroundings;
+use crate::environment::GuestEnvironment;
 
 /// Begins and ends our part of the trusted certificates. The file that `update-ca-certificates` reads has the
 /// same marks, so they survive its run.
@@ -31,7 +31,7 @@ const APT_SOURCES: [&str; 2] = ["etc/apt/sources.list", "etc/apt/sources.list.d/
 const ARCHIVES: [&str; 2] = ["debian", "debian-security"];
 
 /// Writes the files.
-pub(super) fn apply(around: &Surroundings, setup: &GuestSetup, warnings: &mut Warnings) {
+pub(super) fn apply(around: &GuestEnvironment, setup: &GuestSetup, warnings: &mut Warnings) {
     let root = &around.root;
     warnings.note("trust the operator's certificates", trust(root, setup.ca_bundle.as_deref()));
     warnings.note("configure cargo", configure_cargo(root, setup.cargo_config.as_deref()));
@@ -129,7 +129,7 @@ mod tests {
 
     /// Applies a setup, and returns a file afterwards.
     fn apply_to(root: &Path, setup: &GuestSetup, file: &str) -> String {
-        let around = Surroundings { root: root.to_owned(), is_machine: false, cgroup: None };
+        let around = GuestEnvironment { root: root.to_owned(), is_machine: false, cgroup: None };
         let mut warnings = Warnings::default();
         apply(&around, setup, &mut warnings);
         assert_eq!(warnings.into_list(), Vec::<String>::new());

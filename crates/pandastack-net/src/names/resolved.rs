@@ -99,7 +99,7 @@ pub(super) fn entries<'a>(
 ) -> Entries<'a> {
     let (mut open, mut shut) = (ByClass::new(), ByClass::new());
     for one in resolved {
-        let opened = left(one.open_until_ms, now_ms).filter(|_| is_public(one.address));
+        let opened = time_left(one.open_until_ms, now_ms).filter(|_| is_public(one.address));
         let opens = opened.map(|_| policy.opened_by(&one.name, ceiling)).unwrap_or_default();
         let shuts = policy.shut_by(&one.name);
         if open.len() + shut.len() + opens.len() + shuts.len() > RESOLVED_MAX {

@@ -69,7 +69,7 @@ pub async fn run(
     let query = ExecQuery { last_bytes: Some(last_bytes), ..ExecQuery::default() };
     let work = |client: AgentClient, record: SandboxRecord, exec: ExecRequest| async move {
         let call = endpoints::Exec::new(record.id.clone(), query);
-        Ok::<_, Error>(client.call(call, ops::on(&record, wait_for(&exec)), &exec).await?)
+        Ok::<_, Error>(client.call(call, ops::options_for(&record, wait_for(&exec)), &exec).await?)
     };
     let (result, ran) = in_own(sandboxes, workspace, request, gone, work).await?;
     Ok((ran.sandbox_id, result))

@@ -10,7 +10,7 @@ use pandastack_types::agent_api::endpoints::ListPorts;
 use pandastack_types::api::Port;
 use tokio::time::Instant;
 
-use super::on;
+use super::options_for;
 
 /// Between two looks. A look takes an emulated guest about 10 ms.
 const CHECK_EVERY: Duration = Duration::from_millis(100);
