@@ -188,7 +188,10 @@ mod tests {
         let mut ring = key.ring();
         ring.stage(&[2; 32]).unwrap();
         ring.activate();
+        // As control's user needs it.
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
         write(&path, &ring.to_text()).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
         tokio::time::timeout(std::time::Duration::from_secs(10), next(&events)).await.unwrap().unwrap();
         reload(&path, &key);
         assert_eq!(key.ring(), ring);
