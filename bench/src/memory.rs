@@ -87,8 +87,8 @@ fn read_pid(path: &Path) -> Option<u64> {
     record["machine"]["pid"].as_u64().or_else(|| record["pid"].as_u64())
 }
 
-/// The memory of all processes of this host, each with its share of what it shares. Processes that end meanwhile
-/// have none.
+/// The memory of all processes of this host, each with its share of what it shares. Processes that end
+/// meanwhile have none.
 pub fn host_pss_mib() -> f64 {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

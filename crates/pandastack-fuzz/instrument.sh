@@ -1,7 +1,8 @@
 #!/bin/sh
-# Called by cargo in place of the compiler for crates of this workspace (RUSTC_WORKSPACE_WRAPPER). Libraries are
-# compiled so that libFuzzer sees which branches an input takes and what it is compared with; an overflow panics.
-# Everything here works with a stable compiler. Build scripts and preloaded libraries have no fuzzer to report to.
+# Called by cargo in place of the compiler for crates of this workspace (RUSTC_WORKSPACE_WRAPPER). Libraries
+# are compiled so that libFuzzer sees which branches an input takes and what it is compared with; an overflow
+# panics. Everything here works with a stable compiler. Build scripts and preloaded libraries have no fuzzer
+# to report to.
 compiler=$1
 shift
 case " $* " in

@@ -82,7 +82,8 @@ pub enum Command {
         /// Long enough for percentiles that are worth publishing
         #[arg(long)]
         full: bool,
-        /// Only these attacks: fork-bomb, outputs, lists, disk, connections, slow-bodies, creates, wakes, dns, functions
+        /// Only these attacks: fork-bomb, outputs, lists, disk, connections, slow-bodies, creates, wakes,
+        /// dns, functions
         #[arg(long, value_name = "ATTACK,...")]
         only: Option<String>,
     },

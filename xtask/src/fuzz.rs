@@ -1,10 +1,10 @@
 //! `cargo xtask fuzz`: libFuzzer on the targets of `pandastack-fuzz`.
 //!
-//! The crates of this workspace are compiled a second time for it, so that the fuzzer sees which branches an input
-//! takes. Dependencies are those of the usual build: only our own parsers guide it.
+//! The crates of this workspace are compiled a second time for it, so that the fuzzer sees which branches an
+//! input takes. Dependencies are those of the usual build: only our own parsers guide it.
 //!
-//! New inputs are kept below the target directory and not in the clone; `--keep` adds those that reach something
-//! new to the corpus, and every input that found something.
+//! New inputs are kept below the target directory and not in the clone; `--keep` adds those that reach
+//! something new to the corpus, and every input that found something.
 
 use std::fs;
 use std::path::{Path, PathBuf};

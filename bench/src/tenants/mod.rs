@@ -1,7 +1,8 @@
 //! A hostile workspace beside a working one: what the working one notices, and what memory is left behind.
 //!
-//! The working tenant does the same all the time. Its neighbour first does that, too, with its full share, and then
-//! one attack after another. Every latency with an attack is held against the one beside the well-behaved neighbour.
+//! The working tenant does the same all the time. Its neighbour first does that, too, with its full share,
+//! and then one attack after another. Every latency with an attack is held against the one beside the
+//! well-behaved neighbour.
 
 mod attacks;
 mod work;

@@ -62,8 +62,8 @@ impl Pattern {
     /// Returns whether the pattern matches the path or a directory above it.
     fn matches_within(&self, names: &[&str]) -> bool {
         let names: Vec<Vec<char>> = names.iter().map(|name| name.chars().collect()).collect();
-        // The lengths of the path that the parts so far match. One after another: to try every length for every `**`
-        // would take hours for a dozen of them.
+        // The lengths of the path that the parts so far match. One after another: to try every length for
+        // every `**` would take hours for a dozen of them.
         let mut lengths = vec![false; names.len() + 1];
         lengths[0] = true;
         for part in &self.parts {

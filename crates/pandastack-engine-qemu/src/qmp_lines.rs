@@ -11,8 +11,8 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// The buffer to read into. Lines that were taken are dropped here and not one by one: a read may hold a million
-    /// short ones, and every drop moves what follows.
+    /// The buffer to read into. Lines that were taken are dropped here and not one by one: a read may hold a
+    /// million short ones, and every drop moves what follows.
     pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
         self.bytes.drain(..self.start);
         self.searched -= self.start;

@@ -1,13 +1,13 @@
 //! Fuzz targets: one for every parser of bytes that a tenant, a guest, a client or another server chose.
 //!
-//! A target is a function of bytes that panics when something does not hold. `cargo xtask fuzz` drives it with
-//! libFuzzer, which sees the branches that an input takes. Every run of the tests replays the corpora, with the
-//! inputs that once found something.
+//! A target is a function of bytes that panics when something does not hold. `cargo xtask fuzz` drives it
+//! with libFuzzer, which sees the branches that an input takes. Every run of the tests replays the corpora,
+//! with the inputs that once found something.
 //!
 //! Must hold for every target:
 //! - No input makes it panic, hang, or hold more memory than [`Target::memory_max`] allows.
-//! - It checks more than that where there is something to compare with: the same bytes in other pieces, what was
-//!   read written and read again, another function that must agree.
+//! - It checks more than that where there is something to compare with: the same bytes in other pieces, what
+//!   was read written and read again, another function that must agree.
 //!
 //! Targets of private parsers are in the parsers' crates, behind their feature `fuzz`.
 

@@ -1,5 +1,7 @@
 //! Replays every corpus: seeds, and inputs that once found something.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -9,8 +9,8 @@ use crate::signature::Jwk;
 const EXPECTED: Expected<'_> =
     Expected { issuer: "https://login.example", client_id: "pandastack", nonce: Some("n") };
 
-/// A provider's keys, then a token, then claims, each on a line. No token is accepted, because no key here ever
-/// signed one.
+/// A provider's keys, then a token, then claims, each on a line. No token is accepted, because no key here
+/// ever signed one.
 pub fn id_token(data: &[u8]) {
     let mut parts = data.splitn(3, |byte| *byte == b'\n').map(|part| std::str::from_utf8(part).unwrap_or(""));
     let (keys, token, claims) = (parts.next(), parts.next(), parts.next());

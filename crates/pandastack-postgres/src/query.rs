@@ -274,7 +274,7 @@ impl Session {
         Ok(writer.flush().await?)
     }
 
-    /// Reads results of so many statements, and of BEGIN, COMMIT and ROLLBACK, up to the next `ReadyForQuery`.
+    /// Reads results of these statements, of BEGIN, COMMIT and ROLLBACK, up to the next `ReadyForQuery`.
     pub(crate) async fn collect(&mut self, statements: usize) -> Result<Vec<Outcome>, RunError> {
         let (mut outcomes, mut outcome, mut failed, mut bytes) = (Vec::new(), Outcome::default(), None, 0);
         loop {

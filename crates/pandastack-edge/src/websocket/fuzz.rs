@@ -2,8 +2,8 @@
 
 use super::frames::Frames;
 
-/// The first byte is the size of the pieces. Frames end at the same bytes however they are cut, and the rest of a
-/// frame ends it.
+/// The first byte is the size of the pieces. Frames end at the same bytes however they are cut, and the rest
+/// of a frame ends it.
 pub fn websocket(data: &[u8]) {
     let Some((piece, bytes)) = data.split_first() else { return };
     let (mut whole, mut cut) = (Frames::default(), Frames::default());

@@ -56,8 +56,8 @@ pub(super) fn guest_frames(data: &[u8]) {
     assert!(bytes.starts_with(&written));
 }
 
-/// What the guest finds on its channel. The first byte is the size of the pieces. Whatever came before, it finds
-/// the next connection, unless a cut preamble was completed by that of the connection.
+/// What the guest finds on its channel. The first byte is the size of the pieces. Whatever came before, it
+/// finds the next connection, unless a cut preamble was completed by that of the connection.
 pub(super) fn guest_decoder(data: &[u8]) {
     let Some((piece, bytes)) = data.split_first() else { return };
     let mut decoder = GuestDecoder::default();

@@ -27,8 +27,8 @@ fn unpack(archive: &[u8], piece_bytes: usize) -> Unpacked {
     Unpacked { entries, error }
 }
 
-/// The first byte is the size of the pieces. An archive holds the same however it is cut, and no more than its
-/// own bytes.
+/// The first byte is the size of the pieces. An archive holds the same however it is cut, and no more than
+/// its own bytes.
 pub fn tar_stream(data: &[u8]) {
     let Some((piece, archive)) = data.split_first() else { return };
     let whole = unpack(archive, archive.len().max(1));

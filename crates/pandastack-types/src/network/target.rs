@@ -118,8 +118,8 @@ impl FromStr for Target {
     }
 }
 
-/// Only digits in the last part: no name ends so, but a mistyped address does. A dot at the end of a name is not kept,
-/// so it must not make a name of what could not be read again without it.
+/// Only digits in the last part: no name ends so, but a mistyped address does. A dot at the end of a name is
+/// not kept, so it must not make a name of what could not be read again without it.
 fn is_like_an_address(place: &str) -> bool {
     let last = place.strip_suffix('.').unwrap_or(place).rsplit('.').next().unwrap_or_default();
     !last.is_empty() && last.bytes().all(|byte| byte.is_ascii_digit())
