@@ -226,11 +226,8 @@ impl Build<'_> {
             let has = machine.exec(&ask).await?.stdout;
             if !wish.suits(&has) {
                 let (wanted, file, has) = (wish.shown(), wish.file, has.trim());
-                self.log
-                    .write(format!(
-                        "{file} asks for Node {wanted}, but {has} is used; name one major version"
-                    ))
-                    .await;
+                let hint = "name one major version";
+                self.log.write(format!("{file} asks for Node {wanted}, but {has} is used; {hint}")).await;
             }
         }
         let Some(wish) = &plan.python else { return Ok(()) };

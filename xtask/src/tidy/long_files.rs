@@ -23,7 +23,6 @@ const LONGER: [(&str, usize); 26] = [
     ("crates/pandastack-types/src/api/app.rs", 492),
     ("crates/pandastack-types/src/api/function.rs", 477),
     ("crates/pandastack-types/src/api/schedule.rs", 403),
-    ("crates/pandastack-types/src/network/mod.rs", 409),
     ("sdk/python/src/pandastack/_async/sandbox.py", 585),
     ("sdk/python/src/pandastack/_sync/sandbox.py", 586),
     ("sdk/python/src/pandastack/models.py", 552),
