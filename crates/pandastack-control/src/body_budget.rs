@@ -153,7 +153,7 @@ impl Account {
         let counted = bytes.len().saturating_sub(self.free);
         self.free -= bytes.len() - counted;
         match self.budget.take(self.address, bytes.len(), counted) {
-            Ok(lease) => Ok(Frame::data(Bytes::from_owner(LeasedBytes { bytes, _lease: lease }))),
+            Ok(reserved) => Ok(Frame::data(Bytes::from_owner(BudgetedBytes { bytes, _reserved: reserved }))),
             Err(over) => {
                 let _ = self.refused.set(over);
                 Err(axum::Error::new(over))

@@ -170,8 +170,8 @@ fn signature(key: &[u8], method: &str, target: &Target, pairs: &[(String, String
     // HMAC accepts keys of every length, so this cannot fail; an empty signature would match nothing anyway.
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else { return "-".to_owned() };
     let signed = pairs.iter().filter(|(name, _)| name != SIGNATURE);
-    let parts = signed.flat_map(|(name, value)| [name.as_str(), value.as_str()]);
     let target = target.signed_text();
+    let parts = signed.flat_map(|(name, value)| [name.as_str(), value.as_str()]);
     for part in [VERSION, method, target.as_str()].into_iter().chain(parts) {
         mac.update(&(part.len() as u64).to_be_bytes());
         mac.update(part.as_bytes());

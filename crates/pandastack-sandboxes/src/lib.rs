@@ -38,7 +38,7 @@ pub mod placement;
 pub mod platform_templates;
 pub mod reaper;
 pub mod refused_connections;
-mod report;
+pub mod report;
 pub mod snapshot_owner;
 pub mod suspended;
 pub mod tenancy;

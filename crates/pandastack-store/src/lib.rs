@@ -43,8 +43,8 @@ use pandastack_types::agent_api::Usage;
 use pandastack_types::api::Event;
 use pandastack_types::{HostId, Owner, SandboxId, SandboxState, SnapshotId, Transition, TreeId, WorkspaceId};
 pub use record::{
-    Amendment, Change, HostRecord, SandboxRecord, SandboxSpecRecord, SessionRecord, SnapshotRecord, SnapshotSpecRecord,
-    TokenRecord,
+    Amendment, Change, HostRecord, SandboxRecord, SandboxSpecRecord, SessionRecord, SnapshotRecord,
+    SnapshotSpecRecord, TokenRecord,
 };
 
 /// The durability of a commit before its caller continues.

@@ -18,8 +18,8 @@ use pandastack_types::domains::Domains;
 use pandastack_types::limits::REQUESTS_PER_SECOND_DEFAULT;
 use pandastack_types::network::Cidr;
 
-use args::{databases_domain, limit_or};
 pub use args::{AgentArgs, Backups, CommonArgs, ControlArgs, Engine};
+use args::{databases_domain, limit_or};
 use file::read_file;
 
 use crate::failure::Failure;
@@ -175,7 +175,7 @@ impl Settings {
         Ok(Self {
             oidc: OidcSettings::resolve(&control.oidc, file.oidc, &api_url_of(listen))?,
             frozen: FrozenSettings::resolve(&control.frozen, file.frozen),
-            given,
+            explicit,
             domains,
             api_names,
             accept_new_link_secret: control.accept_new_link_secret,

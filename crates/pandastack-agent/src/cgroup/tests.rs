@@ -103,7 +103,9 @@ fn a_workspace_gains_nothing_by_more_machines() {
     };
     let (many_ms, few_ms) = (used_ms("many"), used_ms("few"));
     cgroups.end_outside(&HashSet::new()).unwrap();
-    running.iter_mut().for_each(|(_, child, _)| drop(child.wait().unwrap()));
+    for (_, child, _) in &mut running {
+        child.wait().unwrap();
+    }
     cgroups.remove();
     println!("four machines of one workspace: {many_ms} ms; one of another: {few_ms} ms");
     // Half of what both got, where shares between machines would give it a fifth.

@@ -18,7 +18,6 @@ pub(crate) mod quota;
 pub(crate) mod run;
 pub(crate) mod sandboxes;
 pub(crate) mod secrets;
-mod secrets;
 pub(crate) mod snapshots;
 pub(crate) mod sockets;
 pub(crate) mod tokens;

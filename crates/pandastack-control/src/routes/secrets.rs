@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Request, State};
 use pandastack_rest::ApiResult;
-use pandastack_store::installation::{InstallationStore, SecretStore};
+
 use pandastack_types::link::LinkKey;
 use pandastack_types::secret_ring::{SecretRing, SecretStatus};
 use pandastack_types::{Error, ErrorCode, Result};

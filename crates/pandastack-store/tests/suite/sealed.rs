@@ -9,10 +9,10 @@ use pandastack_store::functions::{FunctionStore, VersionRecord, VersionSpec};
 use pandastack_store::installation::{SealedRows, SecretStore};
 use pandastack_store::schedules::ScheduleStore;
 use pandastack_store::sql::SqlStore;
-use pandastack_store::templates::{BuildState, TemplateRecord, TemplateSpec, TemplateStore};
+use pandastack_store::templates::{BuildState, TemplateRecord, TemplateSpec};
 use pandastack_store::{
-    HistoryStore, IdempotencyClaim, IdempotencyKey, IdempotencyOutcome, SandboxStore, SnapshotRecord,
-    SnapshotSpecRecord, SnapshotStore, Store, TokenStore,
+    IdempotencyClaim, IdempotencyKey, IdempotencyOutcome, SnapshotRecord, SnapshotSpecRecord, Store,
+    TokenStore,
 };
 use pandastack_types::api::{DeployStatus, HttpTarget, ScheduleAlert, ScheduleTarget, StartBuild};
 use pandastack_types::link::LinkKey;

@@ -109,6 +109,7 @@ fn replacements(path: &Path) -> std::io::Result<AsyncFd<std::os::fd::OwnedFd>> {
     let events = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
     let kinds = inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::CLOSE_WRITE;
     inotify::add_watch(&events, folder(path), kinds)?;
+    #[expect(deprecated, reason = "its replacement is unsafe, and this crate has no unsafe code")]
     AsyncFd::new(events)
 }
 
