@@ -54,7 +54,10 @@ impl NewBuild {
 }
 
 /// Begin a build. It waits for files and its start.
-pub(super) async fn create(Authenticated(caller): Authenticated, body: Body) -> RestResult<(StatusCode, Json<Value>)> {
+pub(super) async fn create(
+    Authenticated(caller): Authenticated,
+    body: Body,
+) -> RestResult<(StatusCode, Json<Value>)> {
     let request = read_json::<NewBuild>(body).await?.native()?;
     let build: Build = caller.json(Method::POST, paths::TEMPLATE_BUILDS, Some(&request)).await?;
     let default = (!request.keep_latest).then(|| tag_there(DEFAULT_HERE));
@@ -110,7 +113,11 @@ async fn build_of(caller: &Caller, params: &RawPathParams) -> RestResult<(String
 }
 
 /// Start a build. One that cannot be started is cancelled, so that its files do not wait.
-pub(super) async fn start(Authenticated(caller): Authenticated, params: RawPathParams, body: Body) -> RestResult<StatusCode> {
+pub(super) async fn start(
+    Authenticated(caller): Authenticated,
+    params: RawPathParams,
+    body: Body,
+) -> RestResult<StatusCode> {
     let wanted: StartRequest = read_json(body).await?;
     let (_, build) = build_of(&caller, &params).await?;
     let started = match translate(&caller, wanted).await {

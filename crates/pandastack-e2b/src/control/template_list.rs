@@ -44,7 +44,10 @@ fn not_found(name: &str) -> RestError {
 }
 
 /// Checks that a template of that name exists.
-pub(super) async fn exists(Authenticated(caller): Authenticated, PathParam(name): PathParam) -> RestResult<Json<Value>> {
+pub(super) async fn exists(
+    Authenticated(caller): Authenticated,
+    PathParam(name): PathParam,
+) -> RestResult<Json<Value>> {
     let found = find(&caller, &template_name(&name)).await?;
     let template = found.ok_or_else(|| not_found(&name))?;
     Ok(Json(json!({ "templateID": template.name, "public": template.is_global })))
@@ -87,7 +90,10 @@ fn show(template: &Template, version: &TemplateTag) -> Value {
 }
 
 /// One template of the workspace with its builds, newest first.
-pub(super) async fn get(Authenticated(caller): Authenticated, PathParam(name): PathParam) -> RestResult<Json<Value>> {
+pub(super) async fn get(
+    Authenticated(caller): Authenticated,
+    PathParam(name): PathParam,
+) -> RestResult<Json<Value>> {
     let own = find(&caller, &template_name(&name)).await?.filter(|template| !template.is_global);
     let template = own.ok_or_else(|| not_found(&name))?;
     let builds: Vec<Build> = caller.get(paths::TEMPLATE_BUILDS).await?;
@@ -125,7 +131,10 @@ fn show_build(build: &Build, template: &Template) -> Value {
 }
 
 /// Delete a template of the workspace, or a snapshot, which these clients treat as a template.
-pub(super) async fn delete(Authenticated(caller): Authenticated, PathParam(name): PathParam) -> RestResult<StatusCode> {
+pub(super) async fn delete(
+    Authenticated(caller): Authenticated,
+    PathParam(name): PathParam,
+) -> RestResult<StatusCode> {
     let wanted = template_name(&name);
     match find(&caller, &wanted).await? {
         Some(template) => caller.call(Method::DELETE, &paths::template(&template.name), None::<&()>).await?,
@@ -139,14 +148,20 @@ async fn tags_of(caller: &Caller, name: &str) -> NativeResult<Vec<TemplateTag>> 
 }
 
 /// Tags of a template.
-pub(super) async fn tags(Authenticated(caller): Authenticated, PathParam(name): PathParam) -> RestResult<Json<Vec<Value>>> {
+pub(super) async fn tags(
+    Authenticated(caller): Authenticated,
+    PathParam(name): PathParam,
+) -> RestResult<Json<Vec<Value>>> {
     let tags = tags_of(&caller, &template_name(&name)).await?;
     let show = |tag: TemplateTag| json!({ "tag": tag_there(&tag.tag), "buildID": tag.build_id, "createdAt": tag.created_at });
     Ok(Json(tags.into_iter().map(show).collect()))
 }
 
 /// Point tags to the version that a name means.
-pub(super) async fn assign_tags(Authenticated(caller): Authenticated, body: Body) -> RestResult<(StatusCode, Json<Value>)> {
+pub(super) async fn assign_tags(
+    Authenticated(caller): Authenticated,
+    body: Body,
+) -> RestResult<(StatusCode, Json<Value>)> {
     let wanted: AssignTags = read_json(body).await?;
     let target = TemplateRef::of(&wanted.target);
     let build_id = tagged(&caller, &target).await?;
