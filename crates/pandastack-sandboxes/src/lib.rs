@@ -37,7 +37,7 @@ pub mod output;
 pub mod placement;
 pub mod platform_templates;
 pub mod reaper;
-pub mod refused_connections;
+mod refused_connections;
 pub mod report;
 pub mod snapshot_owner;
 pub mod suspended;

@@ -51,7 +51,7 @@ impl Cli {
 pub enum Command {
     /// Start PandaStack on this machine
     #[cfg(feature = "server")]
-    Up(up::Args),
+    Up(Box<up::Args>),
     /// Stop PandaStack on this machine
     #[cfg(feature = "server")]
     Down(down::Args),
@@ -128,7 +128,7 @@ pub enum Command {
     Completion(completion::Args),
     /// Run the control server
     #[cfg(feature = "server")]
-    Control(control::Args),
+    Control(Box<control::Args>),
     /// Run the agent on this host
     #[cfg(feature = "server")]
     Agent(agent::Args),
@@ -188,7 +188,7 @@ impl Command {
         }
         match self {
             #[cfg(feature = "server")]
-            Command::Up(args) => up::run(args, output),
+            Command::Up(args) => up::run(*args, output),
             #[cfg(feature = "server")]
             Command::Down(args) => down::run(args, output),
             #[cfg(feature = "server")]
@@ -222,7 +222,7 @@ impl Command {
             Command::Completion(args) => completion::run(args, output),
             Command::ManPages(args) => man_pages::run(args),
             #[cfg(feature = "server")]
-            Command::Control(args) => control::run(args),
+            Command::Control(args) => control::run(*args),
             #[cfg(feature = "server")]
             Command::Agent(args) => agent::run(args),
             #[cfg(feature = "server")]

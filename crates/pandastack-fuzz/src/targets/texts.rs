@@ -68,7 +68,7 @@ pub(super) fn app_source(data: &[u8]) {
 /// A Dockerfile. Its variables are expanded within their limit.
 pub(super) fn dockerfile(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    let lookup = |name: &str| (name.len() % 3 != 0).then(|| name.repeat(3));
+    let lookup = |name: &str| (!name.len().is_multiple_of(3)).then(|| name.repeat(3));
     for expanded in [expand(text, '\\', &lookup), expand_text(text, &lookup)].into_iter().flatten() {
         assert!(expanded.len() <= text.len() + EXPANDED_BYTES_MAX);
     }
