@@ -55,14 +55,15 @@ pub enum BundleError {
     #[error("it contains no certificate")]
     Empty,
     /// It is not PEM.
-    #[error("it is not valid PEM: {0}")]
+    #[error("it is not valid PEM")]
     Pem(#[from] pem::Error),
     /// A certificate is damaged.
-    #[error("certificate {number} is not valid: {error}")]
+    #[error("certificate {number} is not valid")]
     Certificate {
         /// Position in the file, from 1.
         number: usize,
         /// Why.
+        #[source]
         error: rustls::Error,
     },
 }

@@ -108,7 +108,7 @@ pub fn read_certificates(path: &Path) -> Result<String> {
         Failure::new(format!("`ca_bundle` in [guests]: {}: {why}", path.display()))
             .hint("name a PEM file with the certificates of your authorities, without private keys")
     };
-    let text = std::fs::read_to_string(path).map_err(|error| invalid(error.to_string()))?;
+    let text = std::fs::read_to_string(path).map_err(|error| invalid(pandastack_types::chain(&error)))?;
     if text.len() > GUEST_CA_BYTES_MAX {
         let why = format!("it has {} bytes, but the limit is {GUEST_CA_BYTES_MAX}", text.len());
         return Err(invalid(why).into());
@@ -116,7 +116,7 @@ pub fn read_certificates(path: &Path) -> Result<String> {
     if text.contains("PRIVATE KEY") {
         return Err(invalid("it contains a private key, which every sandbox could read".to_owned()).into());
     }
-    pandastack_http::certificates(&text).map_err(|error| invalid(error.to_string()))?;
+    pandastack_http::certificates(&text).map_err(|error| invalid(pandastack_types::chain(&error)))?;
     Ok(text)
 }
 

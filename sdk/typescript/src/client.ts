@@ -266,7 +266,7 @@ export class PandaStack {
     return (await this.#transport.send(get("/hosts"))).records("items");
   }
 
-  /** List sleeping sandboxes, snapshots and templates with outdated components; `all` needs an operator key. */
+  /** List sleeping sandboxes, snapshots and templates that are outdated; `all` needs an operator key. */
   async outdated(options: { all?: boolean } = {}): Promise<OutdatedList> {
     const call = get("/outdated", options.all ? { all: "true" } : undefined);
     return (await this.#transport.send(call)).record() as unknown as OutdatedList;

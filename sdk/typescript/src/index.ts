@@ -41,7 +41,8 @@ export {
 export type { ErrorDetails } from "./errors.js";
 export { ExecStream } from "./exec-stream.js";
 export type { OutputCallbacks, OutputGap } from "./exec-stream.js";
-export type { AuditEntry, AuditVerification, OutdatedComponent, OutdatedList, OutdatedState } from "./audit.js";
+export type { AuditEntry, AuditVerification } from "./audit.js";
+export type { OutdatedComponent, OutdatedList, OutdatedState } from "./audit.js";
 export { CodeContext } from "./contexts.js";
 export type { Execution, Result, RunCodeOptions } from "./contexts.js";
 export { ConsoleAPI, type ConsoleSession, type LoginProvider } from "./console.js";

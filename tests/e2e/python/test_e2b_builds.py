@@ -21,18 +21,25 @@ def template_name() -> Iterator[str]:
     httpx.delete(f"{API}/templates/{name}", headers={"X-API-Key": os.environ["E2B_API_KEY"]})
 
 
-@feature("Template: build, get_build_status, exists, assign_tags, remove_tags, get_tags", "steps, start command and ready check; logs; failing steps")
+@feature(
+    "Template: build, get_build_status, exists, assign_tags, remove_tags, get_tags",
+    "steps, start command and ready check; logs; failing steps",
+)
 def test_build_a_template(template_name: str, tmp_path: Path) -> None:
-    (tmp_path / "app.py").write_text("import http.server as s; s.HTTPServer(('', 8000), s.SimpleHTTPRequestHandler).serve_forever()")
+    server = "s.HTTPServer(('', 8000), s.SimpleHTTPRequestHandler).serve_forever()"
+    (tmp_path / "app.py").write_text(f"import http.server as s; {server}")
     assert e2b.Template.exists(template_name) is False
     lines: List[str] = []
     steps = e2b.Template(file_context_path=tmp_path).from_template("base").set_envs({"SAID": "line\nbreak"})
-    steps = steps.copy("app.py", "app/", mode=0o755).run_cmd('echo "$SAID" > /served; id -un >> /served', user="root")
+    steps = steps.copy("app.py", "app/", mode=0o755)
+    steps = steps.run_cmd('echo "$SAID" > /served; id -un >> /served', user="root")
     started = steps.set_workdir("/").set_start_cmd("python3 /home/user/app/app.py", e2b.wait_for_port(8000))
-    built = e2b.Template.build(started, f"{template_name}:v1", on_build_logs=lambda entry: lines.append(entry.message))
+    tagged = f"{template_name}:v1"
+    built = e2b.Template.build(started, tagged, on_build_logs=lambda entry: lines.append(entry.message))
     assert any(line.startswith("[3/5] RUN echo") for line in lines), lines
     with e2b.Sandbox.create(f"{template_name}:v1", timeout=TIMEOUT, metadata=RUN) as made:
-        shown = made.commands.run("curl -s localhost:8000/served; stat -c '%U %a' ~/app/app.py; id -un").stdout
+        show = "curl -s localhost:8000/served; stat -c '%U %a' ~/app/app.py; id -un"
+        shown = made.commands.run(show).stdout
         assert shown == "line\nbreak\nroot\nuser 755\nuser\n"
 
     assert e2b.Template.exists(template_name) is True

@@ -6,7 +6,8 @@ import { after, before, test } from "node:test";
 
 const api = process.env.PANDASTACK_API.replace(/\/+$/, "").replace(/\/v1$/, "");
 Object.assign(process.env, { E2B_API_URL: api, E2B_SANDBOX_URL: api, E2B_API_KEY: process.env.PANDASTACK_API_KEY });
-const { ALL_TRAFFIC, Sandbox, Template, CommandExitError, NotFoundError, TimeoutError, FileType } = await import("e2b");
+const e2b = await import("e2b");
+const { ALL_TRAFFIC, Sandbox, Template, CommandExitError, NotFoundError, TimeoutError, FileType } = e2b;
 const { Sandbox: CodeSandbox } = await import("@e2b/code-interpreter");
 
 const TIMEOUT_MS = 600_000;
@@ -151,9 +152,11 @@ feature("network rules", "allowInternetAccess, allowOut, denyOut; updateNetwork"
 feature("Template: build, exists, assignTags, getTags", "steps, files, logs", async () => {
   const name = `e2e-ts-${process.pid}`;
   const messages = [];
-  const steps = Template({ fileContextPath: import.meta.dirname }).fromTemplate("base").copy("package.json", "js/");
+  const base = Template({ fileContextPath: import.meta.dirname }).fromTemplate("base");
+  const steps = base.copy("package.json", "js/");
   try {
-    const built = await Template.build(steps.runCmd("echo built > js/said"), name, { onBuildLogs: (entry) => messages.push(entry.message) });
+    const onBuildLogs = (entry) => messages.push(entry.message);
+    const built = await Template.build(steps.runCmd("echo built > js/said"), name, { onBuildLogs });
     assert.ok(messages.includes("[2/2] RUN echo built > js/said"), messages.join("\n"));
     assert.equal(await Template.exists(name), true);
     assert.equal((await Template.assignTags(name, "v1")).buildId, built.buildId);
@@ -163,7 +166,8 @@ feature("Template: build, exists, assignTags, getTags", "steps, files, logs", as
     assert.match(await made.files.read("js/package.json"), /pandastack-e2e/);
     await made.kill();
   } finally {
-    await fetch(`${api}/templates/${name}`, { method: "DELETE", headers: { "X-API-Key": process.env.E2B_API_KEY } });
+    const headers = { "X-API-Key": process.env.E2B_API_KEY };
+    await fetch(`${api}/templates/${name}`, { method: "DELETE", headers });
   }
 });
 

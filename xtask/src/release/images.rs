@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Release, product};
+use super::plan::{Release, product};
 use crate::host;
 use crate::program::run;
 

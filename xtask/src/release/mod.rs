@@ -15,19 +15,21 @@
 
 mod images;
 mod package;
+mod plan;
 mod sbom;
 mod sdk;
 mod sums;
 mod tree;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use plan::Release;
 
-use crate::program::{cargo, program, read};
+use crate::program::cargo;
 use crate::steps::Steps;
-use crate::tree::{Profile, pandastack, target_dir, use_profile};
+use crate::tree::{Profile, use_profile};
 use crate::{console, host};
 
 /// Arguments.
@@ -45,41 +47,6 @@ pub struct Args {
     /// Package the program of another cargo profile, to try this command
     #[arg(long, value_enum, default_value_t = Profile::Dist, hide = true)]
     profile: Profile,
-}
-
-/// A release in the making.
-struct Release {
-    version: String,
-    /// Seconds since 1970 of the commit.
-    epoch: String,
-    /// Directory of finished files.
-    out: PathBuf,
-    /// Directory of files in the making.
-    work: PathBuf,
-}
-
-impl Release {
-    fn begin(out: Option<PathBuf>) -> Result<Self> {
-        let mut commit_time = program("git");
-        commit_time.args(["log", "-1", "--format=%ct"]);
-        let epoch = read(commit_time)?.trim().to_owned();
-        let out = out.unwrap_or_else(|| target_dir().join("dist"));
-        let work = target_dir().join("dist-work");
-        for dir in [&out, &work] {
-            if dir.exists() {
-                std::fs::remove_dir_all(dir).with_context(|| format!("delete {}", dir.display()))?;
-            }
-            std::fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
-        }
-        Ok(Self { version: tree::workspace_version()?, epoch, out, work })
-    }
-
-    /// A program whose time stamps are the commit's.
-    fn program(&self, name: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut command = program(name);
-        command.env("SOURCE_DATE_EPOCH", &self.epoch).env("TZ", "UTC").env("LC_ALL", "C.UTF-8");
-        command
-    }
 }
 
 /// Runs the command.
@@ -121,9 +88,4 @@ fn remapped_paths() -> Result<String> {
     let pairs: [(&Path, &str); 2] = [(crate::tree::root(), "/pandastack"), (&cargo_home, "/cargo")];
     let flags = pairs.map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()));
     Ok(flags.join("\x1f"))
-}
-
-/// The program that is packaged.
-fn product() -> PathBuf {
-    pandastack()
 }

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::{Release, product, tree};
+use super::plan::{Release, product};
+use super::tree;
 use crate::program::{program, read, run};
 use crate::tree::root;
 

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::Release;
+use super::plan::Release;
 use crate::program::{cargo, read};
 use crate::tree::root;
 

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 
-use super::Release;
+use super::plan::Release;
 use crate::program::{npm, program, run};
 use crate::{host, python, tree};
 

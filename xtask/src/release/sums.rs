@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::Release;
+use super::plan::Release;
 use crate::program::{program, read, run};
 
 /// File with the digests, in the form of `sha256sum`.

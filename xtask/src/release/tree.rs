@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::{Release, product};
+use super::plan::{Release, product};
 use crate::program::{program, read, run};
 use crate::tree::root;
 
@@ -51,14 +51,6 @@ pub fn stage(release: &Release) -> Result<PathBuf> {
     run(man_pages)?;
     compress(&pages)?;
     Ok(staged)
-}
-
-/// Version in the workspace's manifest.
-pub fn workspace_version() -> Result<String> {
-    let text = std::fs::read_to_string(root().join("Cargo.toml")).context("read Cargo.toml")?;
-    let manifest: toml::Table = toml::from_str(&text).context("parse Cargo.toml")?;
-    let version = manifest.get("workspace").and_then(|table| table.get("package")?.get("version")?.as_str());
-    version.map(str::to_owned).context("find the version in Cargo.toml")
 }
 
 pub fn install(from: &Path, to: &Path, mode: u32) -> Result<()> {

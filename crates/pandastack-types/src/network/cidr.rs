@@ -7,7 +7,18 @@ use std::str::FromStr;
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
-use super::ranges::Range;
+/// Inclusive address range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Range {
+    /// First address, as a number.
+    pub first: u32,
+    /// Last address.
+    pub last: u32,
+}
+
+impl Range {
+    pub(super) const ALL: Range = Range { first: 0, last: u32::MAX };
+}
 
 /// An IPv4 network such as `10.0.0.0/8`. No bit is set after its prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -24,10 +24,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 pub use ceiling::{Ceiling, MAIL_PORTS, Mail};
-pub use cidr::{Cidr, CidrError};
+pub use cidr::{Cidr, CidrError, Range};
 pub use preset::Preset;
 use preset::WEB_PORTS;
-pub use ranges::{Opening, Range, is_metadata, is_public};
+pub use ranges::{Opening, is_metadata, is_public};
 use target::has_port;
 pub use target::{Destination, NamePattern, PortRange, Target, TargetError};
 

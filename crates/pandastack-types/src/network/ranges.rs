@@ -1,5 +1,6 @@
 //! Converts lists of targets to disjoint ranges of addresses and ports for the kernel.
 
+use super::cidr::Range;
 use super::{Ceiling, Cidr, Destination, Egress, NetworkPolicy, PortRange, Target};
 
 /// Never reachable, whatever a policy or the operator says: this host, link-local, loopback, multicast,
@@ -32,19 +33,6 @@ pub(super) const NOT_INTERNET: [Cidr; 9] = [
 
 /// Stands for protocols without ports, such as ICMP. No TCP or UDP service can have it.
 const NO_PORT: u16 = 0;
-
-/// Inclusive address range.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Range {
-    /// First address, as a number.
-    pub first: u32,
-    /// Last address.
-    pub last: u32,
-}
-
-impl Range {
-    const ALL: Range = Range { first: 0, last: u32::MAX };
-}
 
 /// A box of addresses and ports. Port 0 stands for protocols that have none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -85,7 +85,8 @@ class AsyncTemplatesAPI:
 
         The build can copy the files of ``directory``, except those that its ``.dockerignore`` excludes.
         ``steps`` follow the Dockerfile, such as ``{"run": {"command": "make"}}``. With ``keep_latest``, only
-        ``tags`` point to the version. ``ready`` says when ``start_command`` is ready, such as ``{"port": 8080}``.
+        ``tags`` point to the version. ``ready`` says when ``start_command`` is ready, such as
+        ``{"port": 8080}``.
         To wait for the end, call :meth:`wait_for_build`.
         """
         if dockerfile is None:
