@@ -4,7 +4,8 @@ use std::net::SocketAddrV4;
 
 use serde::{Deserialize, Serialize};
 
-use super::ranges::{NEVER, NOT_INTERNET, Range, networks_on, subtract};
+use super::cidr::Range;
+use super::ranges::{NEVER, NOT_INTERNET, networks_on, subtract};
 use super::{Cidr, Egress, NetworkPolicy, PortRange, Target};
 
 /// Ports of mail servers and of mail submission.
