@@ -343,6 +343,8 @@ export type TemplateBuild = WireRecord<{
   steps?: number;
   /** Steps that came from an earlier build. */
   cached_steps?: number;
+  /** Cause of a failure on the host; operator keys only. */
+  detail?: string;
   /** Place of the failure: `step`, `line`, `instruction`, `exit_code` and the last `output`. */
   failure?: JsonObject;
 }>;

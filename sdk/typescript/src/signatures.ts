@@ -36,6 +36,7 @@ export const SIGNATURES: Readonly<Record<string, Readonly<Record<string, Signatu
       isAsync: false,
       takes: { "options?": { fields: { "after?": "number", "signal?": "AbortSignal" } } },
     },
+    outdated: { isAsync: true, takes: { "options?": { fields: { "all?": "boolean" } } } },
     setQuota: {
       isAsync: true,
       takes: {
@@ -563,7 +564,35 @@ export const SIGNATURES: Readonly<Record<string, Readonly<Record<string, Signatu
           fields: {
             "directory?": "string",
             "dockerfile?": "string",
+            "steps?": {
+              list: {
+                anyOf: [
+                  {
+                    fields: {
+                      copy: {
+                        fields: {
+                          sources: { list: "string" },
+                          dest: "string",
+                          "owner?": "string",
+                          "mode?": "string",
+                          "noCache?": "boolean",
+                        },
+                      },
+                    },
+                  },
+                  { fields: { env: { map: "string" } } },
+                  {
+                    fields: {
+                      run: { fields: { command: "string", "user?": "string", "noCache?": "boolean" } },
+                    },
+                  },
+                  { fields: { user: "string" } },
+                  { fields: { workdir: "string" } },
+                ],
+              },
+            },
             "tags?": { list: "string" },
+            "keepLatest?": "boolean",
             "args?": { map: "string" },
             "target?": "string",
             "startCommand?": "string",

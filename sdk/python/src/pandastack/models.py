@@ -512,6 +512,8 @@ class TemplateBuild:
     cached_steps: Optional[int] = None
     #: Where it failed: ``step``, ``line``, ``instruction``, ``exit_code`` and the last ``output``.
     failure: Optional[Dict[str, Any]] = None
+    #: Cause of a failure on the host; operator keys only.
+    detail: Optional[str] = None
 
     @property
     def is_done(self) -> bool:
