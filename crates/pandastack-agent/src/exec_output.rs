@@ -131,9 +131,10 @@ impl Kept {
     /// Keeps bytes; returns false if some were dropped.
     fn push(&mut self, mut bytes: &[u8], lease: &mut OutputLease) -> bool {
         let mut all_kept = true;
+        let mut is_over = false;
         if self.last_bytes.is_none() {
             let room = EXEC_OUTPUT_BYTES_MAX - self.bytes;
-            self.full |= bytes.len() > room;
+            is_over = bytes.len() > room;
             bytes = &bytes[..bytes.len().min(room)];
         }
         while !bytes.is_empty() && !self.full {
@@ -150,6 +151,7 @@ impl Kept {
             self.bytes += now.len();
             bytes = later;
         }
+        self.full |= is_over;
         all_kept && !self.full
     }
 

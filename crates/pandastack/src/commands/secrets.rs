@@ -49,7 +49,7 @@ pub struct RotateArgs {
     place: Place,
     /// Only accept the new secret: copy the file to the other control servers, then run this command without
     /// it
-    #[arg(long, conflicts_with = "finish")]
+    #[arg(long = "prepare", conflicts_with = "finish")]
     stage: bool,
     /// End the overlap: signatures and credentials of the old secret are refused
     #[arg(long)]
