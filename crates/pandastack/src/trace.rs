@@ -20,16 +20,21 @@ pub const FILTER_SERVER: &str = "info,hyper=warn,sqlx=warn,netlink_packet_route=
 /// Environment variable for the log format: `text`, or `json` for one object per line.
 pub const FORMAT_VARIABLE: &str = "PANDASTACK_LOG_FORMAT";
 
+/// Whether lines of the log are JSON. Servers ask before they open anything: a wrong value is the first error.
+pub fn json_requested() -> Result<bool> {
+    match std::env::var(FORMAT_VARIABLE).as_deref() {
+        Ok("json") => Ok(true),
+        Ok("text") | Err(_) => Ok(false),
+        Ok(other) => bail!("invalid {FORMAT_VARIABLE} `{other}`: expected text or json"),
+    }
+}
+
 /// Sends this process's log to `file` or standard error, and its traces to a collector.
 pub fn init(file: Option<&Path>, filter_default: &str, export: Option<Export>) -> Result<()> {
     let filter = EnvFilter::try_from_env("PANDASTACK_LOG").unwrap_or_else(|_| EnvFilter::new(filter_default));
     // Standard error may be a closed pipe; reporting that there would panic.
     let lines = tracing_subscriber::fmt::layer().log_internal_errors(false);
-    let json = match std::env::var(FORMAT_VARIABLE).as_deref() {
-        Ok("json") => true,
-        Ok("text") | Err(_) => false,
-        Ok(other) => bail!("invalid {FORMAT_VARIABLE} `{other}`: expected text or json"),
-    };
+    let json = json_requested()?;
     let lines = match file {
         Some(path) => {
             let log = BoundedLog::open(path)

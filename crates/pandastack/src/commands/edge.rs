@@ -56,6 +56,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     // Before the first thread: threads inherit it.
     rustix::thread::set_no_new_privs(true).context("cannot give up the right to gain privileges")?;
     let settings = Settings::resolve(&args.common, &ControlArgs::default(), &AgentArgs::default())?;
+    trace::json_requested()?;
     let secret_file = args.link.secret_file(&settings);
     let key = secret::read(&secret_file)?;
     let control = args.control.unwrap_or_else(|| format!("unix:{}", settings.control_socket().display()));
