@@ -111,7 +111,7 @@ async fn an_attempt_is_of_one_browser_and_for_one_use() {
     let url = browser.begin().await;
     let callback = browser.authorize(&url, "ada").await;
     let mut other = Browser::new(&world);
-    refused(other.come_back(&callback).await, "did not begin in this browser");
+    refused(other.come_back(&callback).await, "did not start in this browser");
     other.begin().await;
     refused(other.come_back(&callback).await, "different sign-in");
     let (start, rest) = callback.split_once("state=").unwrap();
