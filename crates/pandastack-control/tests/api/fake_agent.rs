@@ -113,6 +113,8 @@ pub struct FakeAgent {
     pub stream_dropped: Arc<Notify>,
     /// Next output of open exec streams.
     pub printed: watch::Sender<String>,
+    /// The join secret, with which control must sign.
+    pub link: LinkKey,
     socket: PathBuf,
     control: PathBuf,
 }
@@ -122,6 +124,7 @@ impl FakeAgent {
         let socket = dir.join(format!("{host}.sock"));
         let agent = Self {
             host: host.parse().unwrap(),
+            link: LinkKey::new(&SECRET).unwrap(),
             inner: Arc::new(Mutex::new(Inner {
                 memory_free_mb,
                 memory_promised_percent: 100,
@@ -362,7 +365,7 @@ pub(crate) fn refuse(code: ErrorCode, error: &str) -> Response {
 
 /// Every call must be signed for this host, and calls on sandboxes must carry the incarnation.
 async fn verify(State(agent): State<FakeAgent>, request: Request, next: Next) -> Response {
-    let key = LinkKey::new(&SECRET).unwrap();
+    let key = &agent.link;
     let header = request.headers().get(LINK_HEADER).and_then(|value| value.to_str().ok());
     let (method, path) = (request.method().as_str(), request.uri().path());
     let target = request.uri().path_and_query().unwrap().to_string();

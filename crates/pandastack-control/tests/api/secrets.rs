@@ -78,6 +78,8 @@ async fn a_rotation_has_an_overlap_in_which_both_secrets_are_accepted() {
 
     ring.finish().unwrap();
     std::fs::write(&file, ring.to_text()).unwrap();
+    // Agents follow the file.
+    agent.link.replace(ring.clone());
     assert_eq!(ask(&world, Method::POST, &both).await.0, 200);
     assert!(opens(&world, &new_url).await, "signed URLs of the current secret after the overlap");
     assert!(!opens(&world, &old_url).await, "signed URLs of the old secret after the overlap");
