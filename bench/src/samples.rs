@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_samples() {
+    fn percentiles_are_actual_samples() {
         let mut samples = Samples::default();
         assert_eq!(samples.percentile(50.0), None);
         (1..=10).rev().for_each(|value| samples.push(f64::from(value)));

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn only_files_that_changed_are_written() {
+    fn only_changed_files_are_written() {
         let scratch = Scratch::new("changed");
         scratch.write("src/a", "a");
         scratch.write("src/b", "b");
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deleted_file_goes_and_an_ignored_one_stays() {
+    fn deleted_files_are_removed_and_ignored_files_kept() {
         let scratch = Scratch::new("deleted");
         scratch.write("src/a", "a");
         scratch.write("src/b", "b");
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_the_clone_lost_goes_with_what_was_built_there() {
+    fn a_removed_directory_is_deleted_with_its_build_output() {
         let scratch = Scratch::new("directory");
         fs::create_dir_all(scratch.0.join("clone/crates/a/src")).unwrap();
         let files = ["crates/a/Cargo.toml", "crates/a/src/lib.rs", "crates/b"];
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_executable_bit_follows() {
+    fn the_executable_bit_is_copied() {
         let scratch = Scratch::new("mode");
         scratch.write("src/a", "a");
         let dir = scratch.update(&["src/a"]);

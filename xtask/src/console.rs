@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_change_of_a_source_is_seen_and_packages_are_not() {
+    fn the_console_fingerprint_tracks_sources_but_not_packages() {
         let dir = std::env::temp_dir().join(format!("console-fingerprint-{}", std::process::id()));
         let put = |path: &str, text: &str| {
             let path = dir.join(path);

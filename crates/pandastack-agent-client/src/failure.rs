@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_of_a_host_is_for_the_log_only() {
+    fn host_error_details_are_only_logged() {
         let text = "write /srv/pandastack/sandboxes/x/record.json: permission denied";
         let error = answered(ErrorCode::Internal, text);
         assert_eq!((error.code, error.causes().as_str()), (ErrorCode::Internal, text));
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_passed_on() {
+    fn an_agent_refusal_is_forwarded() {
         let error = answered(ErrorCode::Conflict, "the sandbox is asleep");
         assert_eq!((error.code, error.message.as_str()), (ErrorCode::Conflict, "the sandbox is asleep"));
     }

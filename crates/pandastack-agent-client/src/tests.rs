@@ -30,7 +30,7 @@ fn sandbox() -> SandboxId {
 }
 
 #[tokio::test]
-async fn a_call_is_sent_as_it_is_described() {
+async fn calls_are_sent_with_path_query_and_headers() {
     let write = async |Query(query): Query<WriteFileQuery>, request: Request| {
         assert_eq!(request.uri().path(), "/agent/v1/sandboxes/s1/fs");
         assert_eq!(request.headers()[INCARNATION_HEADER], "3");
@@ -48,7 +48,7 @@ async fn a_call_is_sent_as_it_is_described() {
 }
 
 #[tokio::test]
-async fn a_response_that_does_not_fit_is_an_error_and_an_empty_one_is_not_read() {
+async fn mismatched_responses_fail_and_unused_bodies_are_ignored() {
     let router = Router::new()
         .route("/agent/v1/sandboxes/{id}/processes", get(async || "[]"))
         .route("/agent/v1/volumes/{id}", delete(async || (StatusCode::OK, "anything")));
@@ -61,7 +61,7 @@ async fn a_response_that_does_not_fit_is_an_error_and_an_empty_one_is_not_read()
 }
 
 #[tokio::test]
-async fn refusals_and_timeouts_are_told_apart() {
+async fn refusals_and_timeouts_are_distinguished() {
     let refuse = async |request: Request| {
         assert_eq!(request.headers()[LAST_EVENT_ID_HEADER], "10-0");
         let code = ErrorCode::NotFound;

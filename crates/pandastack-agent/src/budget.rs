@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pandastack_types::limits::{
     OUTPUT_BYTES_HELD_PER_HOST_MAX, OUTPUT_BYTES_HELD_PER_SANDBOX_MAX, OUTPUT_BYTES_HELD_PER_WORKSPACE_MAX,
+    OUTPUT_BYTES_RESERVED_PER_WORKSPACE,
 };
 use pandastack_types::{SandboxId, WorkspaceId};
 
@@ -76,16 +77,18 @@ impl OutputBudget {
 
     fn admit(&self, held: &Held, bytes: usize) -> Result<(), OverBudget> {
         let of_sandbox = held.sandboxes.get(&self.sandbox).copied().unwrap_or(0);
-        let of_workspace = self.workspace.as_ref().and_then(|id| held.workspaces.get(id)).copied();
+        let of_workspace = self.workspace.as_ref().map(|id| held.workspaces.get(id).copied().unwrap_or(0));
         if of_sandbox + bytes > OUTPUT_BYTES_HELD_PER_SANDBOX_MAX {
             return Err(OverBudget::Sandbox);
         }
         if of_workspace.unwrap_or(0) + bytes > OUTPUT_BYTES_HELD_PER_WORKSPACE_MAX {
             return Err(OverBudget::Workspace);
         }
-        match held.total + bytes > OUTPUT_BYTES_HELD_PER_HOST_MAX {
-            true => Err(OverBudget::Host),
-            false => Ok(()),
+        // Others cannot use up a workspace's own part.
+        let has_own = of_workspace.unwrap_or(of_sandbox) + bytes <= OUTPUT_BYTES_RESERVED_PER_WORKSPACE;
+        match has_own || held.total + bytes <= OUTPUT_BYTES_HELD_PER_HOST_MAX {
+            true => Ok(()),
+            false => Err(OverBudget::Host),
         }
     }
 }
@@ -151,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn each_level_has_its_limit_and_forgets_what_was_given_back() {
+    fn output_budgets_apply_per_sandbox_workspace_and_host() {
         let held = Arc::new(HeldOutput::default());
         let mut one = budget(&held, "a1", "a").begin().unwrap();
         one.take(OUTPUT_BYTES_HELD_PER_SANDBOX_MAX).unwrap();
@@ -163,12 +166,16 @@ mod tests {
         assert_eq!(budget(&held, "a3", "a").begin().unwrap_err(), OverBudget::Workspace);
 
         let other = |number: u32| {
-            let mut other = budget(&held, &format!("b{number}"), &format!("w{number}")).begin().ok()?;
+            let mut other =
+                budget(&held, &format!("b{number}"), &format!("w{}", number / 16)).begin().ok()?;
             other.take(MIB).ok().map(|()| other)
         };
         let others: Vec<_> = (0..).map_while(other).collect();
-        assert_eq!(budget(&held, "c", "c").begin().unwrap_err(), OverBudget::Host);
-        drop(others);
+        assert_eq!(others.len() * MIB, OUTPUT_BYTES_HELD_PER_HOST_MAX - OUTPUT_BYTES_HELD_PER_WORKSPACE_MAX);
+        let mut late = budget(&held, "c", "c").begin().unwrap();
+        late.take(OUTPUT_BYTES_RESERVED_PER_WORKSPACE).unwrap();
+        assert_eq!(late.take(1), Err(OverBudget::Host));
+        drop((others, late));
         one.give_back(MIB);
         one.take(MIB).unwrap();
         drop((one, sibling));

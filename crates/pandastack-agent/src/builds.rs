@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failed_build_names_no_path_of_the_host_but_to_operators() {
+    fn only_operators_see_host_paths_in_build_failures() {
         let builds = Builds::default();
         let failed = |error: AgentError| {
             let id = BuildId::random();

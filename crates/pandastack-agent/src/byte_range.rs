@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_mean_what_the_standard_says() {
+    fn byte_ranges_follow_the_http_standard() {
         for (header, expect) in [
             ("bytes=0-0", Part { start: 0, length: 1 }),
             ("bytes=2-5", Part { start: 2, length: 4 }),

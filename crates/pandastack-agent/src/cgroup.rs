@@ -1,7 +1,7 @@
 //! A control group per machine, on cgroup v2 or on the v1 controllers of older hosts.
 //!
 //! ```text
-//! pandastack/<host>/agent                      the agent, within its memory limit
+//! pandastack/<host>/agent                      the agent
 //! pandastack/<host>/w-<workspace>/<sandbox>    a machine, in the group of its workspace
 //! pandastack/<host>/<name>                     a bake, a zygote
 //! ```
@@ -44,11 +44,6 @@ const AGENT_WEIGHT_CPUS: u64 = 16;
 const WORKSPACE_ATTEMPTS: u32 = 5;
 /// Beginning of the name of a workspace's group.
 const WORKSPACE_PREFIX: &str = "w-";
-/// Share of the host's memory that the agent may use; beyond it the kernel ends the agent, and its
-/// successor adopts the machines.
-const AGENT_MEMORY_SHARE: u64 = 8;
-/// Least memory that the agent may use.
-const AGENT_MEMORY_BYTES_MIN: u64 = 1024 * 1024 * 1024;
 
 /// The control groups of one agent.
 #[derive(Debug, Clone)]
@@ -120,16 +115,11 @@ impl Cgroups {
         }
     }
 
-    /// Makes the agent's own group, for it to enter: it may use a share of the host's memory, so that
-    /// what it holds for one tenant costs no machine of another.
-    pub fn create_own(&self, name: &str, host_memory_bytes: u64) -> io::Result<Cgroup> {
+    /// Makes the agent's own group, for it to enter. Its memory has no limit here: machines start in this
+    /// group, and what they use until they move to their own stays charged to it. Budgets bound what the
+    /// agent holds ([`crate::budget`]).
+    pub fn create_own(&self, name: &str) -> io::Result<Cgroup> {
         let group = self.create(name, None)?;
-        let bytes = (host_memory_bytes / AGENT_MEMORY_SHARE).max(AGENT_MEMORY_BYTES_MIN);
-        let file = match self.version {
-            Version::V2 => "memory.max",
-            Version::V1 => "memory.limit_in_bytes",
-        };
-        write_existing(&group.dirs, file, bytes)?;
         self.weigh(&group.dirs, AGENT_WEIGHT_CPUS)?;
         Ok(group)
     }

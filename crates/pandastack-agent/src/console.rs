@@ -45,7 +45,7 @@ mod tests {
         [  12.4] Call Trace:\r\n[  12.9] Rebooting in 1 seconds..\r\n";
 
     #[test]
-    fn a_panic_is_told_with_its_reason_and_the_last_lines() {
+    fn a_guest_panic_report_includes_the_last_lines() {
         let told = panic_in(CONSOLE).unwrap();
         assert!(
             told.starts_with("the guest's kernel panicked: sysrq triggered crash; last console lines: "),
@@ -58,14 +58,14 @@ mod tests {
     }
 
     #[test]
-    fn the_text_is_bounded() {
+    fn the_kernel_panic_text_is_bounded() {
         let long = format!("{}\nKernel panic - not syncing: {}\n", "ä".repeat(5000), "x");
         let told = panic_in(&long).unwrap();
         assert!(told.len() < BYTES_MAX + 200 && told.contains("panicked: x"), "{}", told.len());
     }
 
     #[test]
-    fn another_end_is_no_panic() {
+    fn a_console_log_without_a_panic_reports_none() {
         assert_eq!(panic_in("[ 0.5] booted\nlogin:\n"), None);
         assert_eq!(kernel_panic(Path::new("/nonexistent/console.log")), None);
     }

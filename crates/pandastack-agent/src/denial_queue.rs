@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_is_bounded() {
+    fn the_denial_queue_is_bounded() {
         let waiting = DenialQueue::default();
         let one = AgentDenial {
             sandbox: "a".parse().expect("id"),

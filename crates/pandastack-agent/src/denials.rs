@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_tries_everything_is_cut_short_and_counted() {
+    fn denials_beyond_the_report_limit_are_summarized_with_a_count() {
         let (mut gathered, start) = (PendingDenials::default(), Instant::now());
         for port in 0..100 {
             gathered.add(denial(port), start);

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn tenants_read_no_path_of_the_host() {
+    fn public_errors_contain_no_host_paths() {
         let store = pandastack_image::StoreError::NoSpace {
             path: "/srv/pandastack/store".into(),
             available_bytes: 1,
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn tenants_read_what_a_host_lacks_and_no_log_of_a_machine() {
+    fn public_errors_name_missing_software_but_no_machine_log() {
         let lacks =
             AgentError::from(EngineError::Unavailable("the engine is not installed: run x".to_owned()));
         assert_eq!(lacks.public_text(), "the engine is not installed: run x");
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_does_not_repeat_its_cause() {
+    fn an_error_message_does_not_repeat_its_cause() {
         let error = io(std::io::ErrorKind::PermissionDenied);
         assert_eq!(error.to_string(), "write /srv/pandastack/x");
         assert_eq!(chain(&error), "write /srv/pandastack/x: permission denied");

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_checked() {
+    fn invalid_exec_requests_are_refused() {
         assert!(Exec::from_request(request(Some("true"), None)).is_ok());
         assert!(Exec::from_request(request(None, Some(&["true"]))).is_ok());
         assert!(Exec::from_request(request(Some("a"), Some(&["b"]))).is_err());

@@ -170,21 +170,35 @@ impl Kept {
             self.drop_front(lease);
             all_kept = false;
         }
-        if lease.take(BLOCK_BYTES).is_err() {
+        let mut has_room = lease.take(BLOCK_BYTES).is_ok();
+        while !has_room && self.last_bytes.is_some() && self.blocks.len() > 1 {
+            self.drop_front(lease);
             all_kept = false;
-            if self.last_bytes.is_some() && self.blocks.len() > 1 {
-                self.drop_front(lease);
-            }
-            self.full = lease.take(BLOCK_BYTES).is_err();
+            has_room = lease.take(BLOCK_BYTES).is_ok();
         }
-        if self.full {
+        if !has_room {
             self.blocks.back_mut().into_iter().for_each(|last| last.extend_from_slice(&begun));
+            match self.last_bytes {
+                Some(_) => self.halve_last(),
+                None => self.full = true,
+            }
             return false;
         }
         let mut block = Vec::with_capacity(BLOCK_BYTES);
         block.extend_from_slice(&begun);
         self.blocks.push_back(block);
         all_kept
+    }
+
+    /// Drops the first half of the last block: the end of the output is wanted, and there is no room for
+    /// another block.
+    fn halve_last(&mut self) {
+        if let Some(last) = self.blocks.back_mut() {
+            let half = last.len() / 2;
+            let cut = half + rest_of_character(&last[half..]);
+            last.drain(..cut);
+            self.bytes -= cut;
+        }
     }
 
     fn front_bytes(&self) -> usize {
@@ -208,8 +222,7 @@ impl Kept {
             beyond -= front.len();
         }
         if let Some(front) = self.blocks.front_mut() {
-            let is_inside = |byte: &&u8| **byte & 0b1100_0000 == 0b1000_0000;
-            let rest = front[beyond..].iter().take(CHARACTER_BYTES_MAX - 1).take_while(is_inside).count();
+            let rest = rest_of_character(&front[beyond..]);
             front.drain(..beyond + rest);
         }
         true
@@ -219,6 +232,12 @@ impl Kept {
     fn text_bytes(&self) -> u64 {
         self.blocks.iter().map(|block| escaped_len(block)).sum()
     }
+}
+
+/// Bytes at the front that belong to a character which began before them.
+fn rest_of_character(bytes: &[u8]) -> usize {
+    let is_inside = |byte: &&u8| **byte & 0b1100_0000 == 0b1000_0000;
+    bytes.iter().take(CHARACTER_BYTES_MAX - 1).take_while(is_inside).count()
 }
 
 /// Gives back what a block was counted with; the first one of a stream is free.

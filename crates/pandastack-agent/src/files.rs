@@ -275,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_absolute() {
+    fn relative_and_oversized_paths_are_rejected() {
         for (path, ok) in [("/a", true), ("a", false), ("", false), ("/a\0", false), ("/ü b/../c", true)] {
             assert_eq!(check_path(path).is_ok(), ok, "{path:?}");
         }
@@ -283,13 +283,13 @@ mod tests {
     }
 
     #[test]
-    fn modes_read_like_ls() {
+    fn file_modes_are_formatted_like_ls() {
         assert_eq!(mode_text(FileKind::File, 0o644), "-rw-r--r--");
         assert_eq!(mode_text(FileKind::Directory, 0o750), "drwxr-x---");
     }
 
     #[test]
-    fn permissions_are_octal() {
+    fn permissions_are_parsed_as_octal() {
         assert_eq!(parse_mode("0644").unwrap(), 0o644);
         assert_eq!(parse_mode("0o4755").unwrap(), 0o4755);
         for bad in ["", "rw", "888", "10000", "-1"] {

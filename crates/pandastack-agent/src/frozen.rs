@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn sleepers_are_listed_with_what_they_froze() {
+    fn hibernated_sandboxes_are_listed_with_their_frozen_components() {
         let dir = tempfile::tempdir().unwrap();
         let layout = Layout::new(dir.path(), dir.path());
         let asleep = |disk_only: bool| {

@@ -175,7 +175,10 @@ impl Host {
     /// Memory that sandboxes asleep in memory would free for a new machine.
     pub(crate) fn memory_held_asleep_mb(&self) -> u64 {
         let asleep = self.light_sleepers();
-        asleep.iter().filter_map(SandboxHandle::awake_shape).map(|shape| self.promised_mb(shape)).sum()
+        let held: u64 =
+            asleep.iter().filter_map(SandboxHandle::awake_shape).map(|shape| self.promised_mb(shape)).sum();
+        // What was promised beyond the host's memory is paid back first.
+        held.saturating_sub(self.awake_mb().saturating_sub(self.memory_total_mb()))
     }
 
     fn memory_requests(&self) -> MutexGuard<'_, HashSet<SandboxId>> {
@@ -184,9 +187,14 @@ impl Host {
 
     /// Memory not promised to anyone; zygotes may have it for the time being.
     fn unpromised_mb(&self) -> u64 {
+        self.memory_total_mb().saturating_sub(self.awake_mb())
+    }
+
+    /// Memory promised to machines that hold some. It can be more than the host has: the promised part of
+    /// each grows when a second workspace comes.
+    fn awake_mb(&self) -> u64 {
         let shapes: Vec<Shape> = self.sandboxes().values().filter_map(SandboxHandle::awake_shape).collect();
-        let awake = shapes.into_iter().map(|shape| self.promised_mb(shape)).sum();
-        self.memory_total_mb().saturating_sub(awake)
+        shapes.into_iter().map(|shape| self.promised_mb(shape)).sum()
     }
 
     /// Memory reserved for a machine at once: pages are shared with its template until it writes

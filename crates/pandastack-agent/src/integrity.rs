@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn checksums_of_a_later_agent_do_not_replace_the_first_ones() {
+    fn later_checksums_do_not_replace_the_first() {
         let (dir, stop) = (written(), CancellationToken::new());
         std::fs::write(dir.path().join(SECOND), b"disk").unwrap();
         let seals = seal(dir.path(), &[NAME, SECOND]).unwrap();
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_of_files_that_a_link_does_not_have_are_no_damage() {
+    fn checksums_of_absent_files_are_not_reported_as_damage() {
         let (dir, stop) = (written(), CancellationToken::new());
         std::fs::write(dir.path().join("volume.0"), b"image").unwrap();
         write_checksums(dir.path(), &[NAME, "volume.0"], &stop).unwrap();
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_breaks_the_seal() {
+    fn a_changed_or_missing_file_breaks_the_seal() {
         let dir = written();
         let seals = seal(dir.path(), &[NAME]).unwrap();
         check_seals(dir.path(), &seals).unwrap();
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bit_that_turned_on_the_disk_is_found() {
+    fn a_flipped_bit_on_disk_is_detected() {
         let (dir, stop) = (written(), CancellationToken::new());
         let seals = seal(dir.path(), &[NAME]).unwrap();
         write_checksums(dir.path(), &[NAME], &stop).unwrap();
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_of_a_file_that_was_replaced_are_not_held_against_its_successor() {
+    fn checksums_of_a_replaced_file_do_not_apply_to_its_replacement() {
         let (dir, stop) = (written(), CancellationToken::new());
         write_checksums(dir.path(), &[NAME], &stop).unwrap();
         flip_quietly(dir.path());
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_are_read_once_a_boot() {
+    fn contents_are_verified_once_per_boot() {
         let (dir, stop) = (written(), CancellationToken::new());
         assert!(!needs_verifying(dir.path(), "earlier"), "nothing to compare with");
         write_checksums(dir.path(), &[NAME], &stop).unwrap();
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn holes_do_not_matter() {
+    fn sparse_and_full_files_have_the_same_checksum() {
         let (dir, stop) = (written(), CancellationToken::new());
         let sparse = checksum(&dir.path().join(NAME), &stop).unwrap();
         let bytes = std::fs::read(dir.path().join(NAME)).unwrap();

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_list_in_pieces_is_the_whole_list() {
+    async fn a_streamed_list_is_complete() {
         // A path that looks like the field, and more items than one piece holds.
         let path = "/a\"entries\":[/b";
         for count in [0, 1, 3000] {
@@ -113,7 +113,7 @@ mod tests {
 
     /// Names are short, the path before each of them is as long as a path can be.
     #[test]
-    fn lists_of_long_names_hold_no_more_than_their_budget() {
+    fn listings_with_long_paths_stay_within_their_budget() {
         let held = Arc::default();
         let (path, mut kept) = (format!("/{}", "p".repeat(4000)), 0);
         let mut found = list(&held);

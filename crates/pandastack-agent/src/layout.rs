@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_and_records_are_for_the_agent_alone() {
+    fn memory_files_and_records_are_private_to_the_agent() {
         let dir = tempfile::tempdir().unwrap();
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         let layout = Layout::new(&dir.path().join("store"), &dir.path().join("run"));

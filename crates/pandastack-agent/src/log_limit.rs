@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_flood_is_cut_and_its_end_stays() {
+    async fn a_log_flood_is_trimmed_to_its_end() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("console.log");
         std::fs::write(&path, "").unwrap();

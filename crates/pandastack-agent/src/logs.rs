@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn lines_come_out_whole_and_in_order() {
+    async fn followed_lines_are_complete_and_in_order() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("console.log");
         std::fs::write(&path, "one\ntw").unwrap();
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_follower_that_falls_behind_is_told() {
+    async fn a_lagging_log_follower_is_notified() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("console.log");
         std::fs::write(&path, "first\n").unwrap();

@@ -172,7 +172,7 @@ impl MachineResources {
                 store.clone_file(&image, &own)?;
                 let file = std::fs::OpenOptions::new().read(true).write(true).open(&own);
                 let image = file.map_err(AgentError::io("open", &own))?;
-                let bytes = image.metadata().map_err(AgentError::io("look at", &own))?.len();
+                let bytes = image.metadata().map_err(AgentError::io("read the metadata of", &own))?.len();
                 volumes.push(Volume { image, bytes });
             }
             Ok(volumes)

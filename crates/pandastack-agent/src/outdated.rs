@@ -55,11 +55,11 @@ mod tests {
     use crate::record::write_json;
 
     fn verdict_from(from: Timestamp, action: OutdatedAction) -> OutdatedVerdict {
-        OutdatedVerdict { told_at: from, from, action, reason: "the snapshot is outdated".to_owned() }
+        OutdatedVerdict { reported_at: from, from, action, reason: "the snapshot is outdated".to_owned() }
     }
 
     #[test]
-    fn a_verdict_on_a_snapshot_holds_from_its_time_on() {
+    fn an_outdated_verdict_applies_from_its_effective_time() {
         let dir = tempfile::tempdir().unwrap();
         assert!(refuse_due(dir.path()).is_ok(), "there is none");
         let hour = SignedDuration::from_hours(1);

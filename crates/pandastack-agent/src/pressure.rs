@@ -11,6 +11,7 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use pandastack_types::{WorkspaceId, chain};
 
 use crate::blocking::blocking;
@@ -25,6 +26,8 @@ const LOOK: Duration = Duration::from_secs(1);
 const SHORT_MB_MIN: u64 = 768;
 /// The same as a part of the host's memory.
 const SHORT_PART: u64 = 16;
+/// Machines that go to sleep at the same time.
+const RELIEF_AT_ONCE: usize = 4;
 /// Longest time for one machine to go to sleep.
 const RELIEF_MAX: Duration = Duration::from_secs(30);
 /// Rank of a machine for the kernel's out-of-memory killer, as engines set it.
@@ -94,23 +97,27 @@ pub(crate) async fn run(host: Arc<Host>) {
     }
 }
 
-/// Puts machines to sleep until there is enough memory again.
+/// Puts machines to sleep until there is enough memory again, a few at once: one may be busy.
 async fn relieve(sandboxes: Vec<SandboxHandle>, available_mb: u64, short_mb: u64) {
-    for sandbox in sandboxes {
+    for some in sandboxes.chunks(RELIEF_AT_ONCE) {
         if host::memory_available_mb() >= short_mb {
             return;
         }
-        let id = sandbox.view().id;
-        match tokio::time::timeout(RELIEF_MAX, sandbox.relieve()).await {
-            Ok(Ok(true)) => {
-                tracing::warn!(sandbox = %id, available_mb, "memory is short: a sandbox went to sleep early");
-            }
-            Ok(Ok(false)) => {}
-            Ok(Err(error)) => {
-                tracing::warn!(sandbox = %id, error = %chain(&error), "cannot put a sandbox to sleep early");
-            }
-            Err(_) => tracing::warn!(sandbox = %id, "a sandbox does not go to sleep in time"),
+        join_all(some.iter().map(|sandbox| relieve_one(sandbox, available_mb))).await;
+    }
+}
+
+async fn relieve_one(sandbox: &SandboxHandle, available_mb: u64) {
+    let id = sandbox.view().id;
+    match tokio::time::timeout(RELIEF_MAX, sandbox.relieve()).await {
+        Ok(Ok(true)) => {
+            tracing::warn!(sandbox = %id, available_mb, "memory is short: a sandbox went to sleep early");
         }
+        Ok(Ok(false)) => {}
+        Ok(Err(error)) => {
+            tracing::warn!(sandbox = %id, error = %chain(&error), "cannot put a sandbox to sleep early");
+        }
+        Err(_) => tracing::warn!(sandbox = %id, "a sandbox does not go to sleep in time"),
     }
 }
 
@@ -194,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_workspace_beyond_its_share_pays_first() {
+    fn the_workspace_over_its_share_is_reclaimed_first() {
         let big = [
             holder("busy", "big", 4, false, 0),
             holder("idle", "big", 2, false, 90),
@@ -207,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workspace_alone_pays_and_one_within_its_share_is_left_alone() {
+    fn memory_pressure_spares_workspaces_within_their_share() {
         check(&[holder("a", "one", 1, false, 5), holder("b", "one", 1, false, 7)], &["b", "a"], None);
         let within = [holder("a", "one", 5, false, 50), holder("b", "two", 2, true, 1)];
         check(&within, &["b"], None);

@@ -229,7 +229,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_record_is_for_its_owner_alone() {
+    fn a_record_is_readable_only_by_its_owner() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -246,7 +246,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_sleepers_record_outlives_what_is_written_over_it() {
+    fn a_sleep_record_survives_a_wake_up() {
         let mut record = record_in(SandboxState::Hibernated);
         let (_dir, layout) = laid_out(&record);
         for seconds in [1, 2] {
@@ -262,7 +262,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_sandbox_that_is_not_asleep_on_disk_has_one_record() {
+    fn only_disk_hibernated_sandboxes_have_a_second_record() {
         for (state, residency) in
             [(SandboxState::Running, None), (SandboxState::Hibernated, Some(Residency::Memory))]
         {
@@ -275,7 +275,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_sleeper_without_a_place_for_the_second_name_is_written_down_all_the_same() {
+    fn a_hibernated_record_is_written_without_its_sleep_directory() {
         let record = record_in(SandboxState::Hibernated);
         let (_dir, layout) = laid_out(&record);
         std::fs::remove_dir(layout.sleep(&record.spec.id)).unwrap();

@@ -258,7 +258,7 @@ async fn recover_one(host: &Arc<Host>, mut record: SandboxRecord) {
 
 /// The predecessor may have died between pausing and resuming a machine, so a running one is resumed and thawed again.
 async fn adopt(host: &Arc<Host>, record: &SandboxRecord) -> Result<RunningMachine> {
-    let none = || AgentError::Conflict("the sandbox record names no machine".to_owned());
+    let none = || AgentError::Conflict("the sandbox record has no machine".to_owned());
     let known = record.machine.clone().ok_or_else(none)?;
     let runtime_dir = known.runtime_dir.clone();
     let machine = host.engine.adopt(known).await?;
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleeper_is_found_by_the_second_name_of_its_record() {
+    fn a_hibernated_sandbox_is_recovered_from_its_second_record() {
         let asleep = record_in(SandboxState::Hibernated);
         let text = serde_json::to_string(&asleep).unwrap();
         let cut = &text[..text.len() / 2];
@@ -365,13 +365,13 @@ mod tests {
     }
 
     #[test]
-    fn a_create_that_was_cut_off_is_nothing() {
+    fn an_empty_record_is_an_unfinished_create() {
         let dir = dir_with(&[(layout::RECORD, "")]);
         assert!(matches!(find_record(dir.path()), DirectoryState::Nothing(_)));
     }
 
     #[test]
-    fn a_record_that_can_be_read_counts() {
+    fn a_readable_main_record_takes_precedence() {
         let [running, asleep] = [SandboxState::Running, SandboxState::Hibernated]
             .map(|state| serde_json::to_string(&record_in(state)).unwrap());
         let dir = dir_with(&[
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn two_records_never_keep_one_slot() {
+    fn records_that_share_a_slot_all_lose_it() {
         let in_slot = |state, slot| SandboxRecord { slot: Some(slot), ..record_in(state) };
         let mut records = [
             in_slot(SandboxState::Hibernated, 1),

@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn sleepers_that_an_earlier_agent_did_not_come_to_are_summed() {
+    fn hibernated_sandboxes_without_checksums_are_found() {
         let (store, stop) = (tempfile::tempdir().unwrap(), CancellationToken::new());
         let [whole, disk_only, empty] = ["whole", "disk-only", "empty"].map(|name| store.path().join(name));
         let seals = written(&whole, &FILES);
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn images_of_volumes_are_sealed_where_there_are_any() {
+    fn volume_images_are_sealed_when_present() {
         let dir = tempfile::tempdir().unwrap();
         written(dir.path(), &[names::STATE, names::MEMORY, names::DISK, "volume.0"]);
         assert!(seal(dir.path(), 0).unwrap().keys().eq(["disk", "memory", "state"]));

@@ -65,7 +65,7 @@ pub(crate) async fn run(host: Arc<Host>) {
 }
 
 async fn make(host: &HostResources, id: &SnapshotId, snapshot: &Snapshot) -> Result<Zygote> {
-    let no_lineage = || AgentError::Launch("the snapshot names no user".to_owned());
+    let no_lineage = || AgentError::Launch("the snapshot has no user".to_owned());
     let uid = snapshot.manifest.uid.ok_or_else(no_lineage)?;
     snapshot.verify(&host.shutdown).await?;
     let (name, confinement) = (of_snapshot(id), Confinement::Full { uid, gid: uid });

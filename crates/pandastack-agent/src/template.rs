@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sizes_used_last_are_kept() {
+    fn the_most_recently_used_sizes_are_kept() {
         let began = Instant::now();
         let size = |name: &str, used: Option<u64>, settled| Size {
             name: name.to_owned(),

@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn positions_are_read_back() {
+    fn watch_positions_are_parsed() {
         assert_eq!(parse_position("3-17").unwrap(), WatchPosition { watch: 3, sequence: 17 });
         for bad in ["", "3", "3-", "-3", "a-b", "3-4-5"] {
             assert!(parse_position(bad).is_err(), "{bad}");
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_hold_at_their_ends() {
+    fn limits_outside_their_bounds_are_rejected() {
         assert_eq!(limited("limit", None, 5, 10).unwrap(), 5);
         assert_eq!(limited("limit", Some(10), 5, 10).unwrap(), 10);
         assert!(limited("limit", Some(11), 5, 10).is_err());

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_size_has_a_name_of_its_own_unless_it_is_the_templates() {
+    fn non_default_sizes_get_their_own_variant_name() {
         let name = |size: Option<(u32, u32)>| {
             let size = size.map(|(cpu, memory_mb)| MachineSize { cpu, memory_mb });
             Variant::find("base", size).map(|variant| variant.name()).unwrap_or_default()

@@ -88,7 +88,7 @@ pub(crate) fn make(
     size_bytes: u64,
     image: &Path,
 ) -> Result<AgentVolume> {
-    let length = std::fs::metadata(image).map_err(AgentError::io("look at", image))?.len();
+    let length = std::fs::metadata(image).map_err(AgentError::io("read the metadata of", image))?.len();
     let size_bytes = size_bytes.max(length);
     promise(store, layout, size_bytes)?;
     let staging = store.stage()?;
@@ -143,7 +143,7 @@ pub(crate) fn all(layout: &Layout) -> Vec<AgentVolume> {
 
 fn describe(layout: &Layout, id: &VolumeId) -> Result<AgentVolume> {
     let image = image(layout, id)?;
-    let meta = std::fs::metadata(&image).map_err(AgentError::io("look at", &image))?;
+    let meta = std::fs::metadata(&image).map_err(AgentError::io("read the metadata of", &image))?;
     let generation = record(layout, id)?.generation;
     Ok(AgentVolume { id: id.clone(), size_bytes: meta.len(), used_bytes: meta.blocks() * 512, generation })
 }
@@ -241,7 +241,8 @@ fn open(layout: &Layout, spec: &VolumeSpec, uid: u32) -> Result<pandastack_engin
         let path = layout.volume(&spec.id).join(names::RECORD);
         write_json_durably(&path, &Record { generation: spec.generation, ..known })?;
     }
-    let bytes = image.metadata().map_err(AgentError::io("look at", &layout.volume(&spec.id)))?.len();
+    let bytes =
+        image.metadata().map_err(AgentError::io("read the metadata of", &layout.volume(&spec.id)))?.len();
     Ok(pandastack_engine::Volume { image, bytes })
 }
 
@@ -365,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_generation_than_the_last_is_refused() {
+    fn an_older_volume_generation_is_refused() {
         let fixture = fixture();
         assert!(open(&fixture.layout, &spec(&fixture, 2, false), USER).is_err());
         assert_eq!(describe(&fixture.layout, &fixture.id).unwrap().generation, 3);
@@ -376,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_that_is_not_there_is_said_so() {
+    fn a_missing_volume_is_reported() {
         let fixture = fixture();
         let other = VolumeSpec { id: VolumeId::random(), ..spec(&fixture, 9, false) };
         assert!(matches!(open(&fixture.layout, &other, USER), Err(AgentError::NoVolume(_))));

@@ -320,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn uses_are_counted_and_forgotten() {
+    fn snapshot_uses_are_counted_and_old_ones_forgotten() {
         let (uses, first) = (SnapshotUses::default(), SnapshotId::random());
         assert_eq!([uses.count(&first), uses.count(&first)], [1, 2]);
         (1..COUNTED_MAX).for_each(|_| assert_eq!(uses.count(&SnapshotId::random()), 1));
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn names_tell_what_a_zygote_is_of() {
+    fn zygote_names_identify_snapshot_zygotes() {
         assert!(is_of_snapshot(&of_snapshot(&SnapshotId::random())));
         assert!(!is_of_snapshot("base") && !is_of_snapshot("snapshot-tools"));
     }

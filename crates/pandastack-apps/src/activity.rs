@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_could_not_be_pruned_is_taken_again() {
+    fn deferred_pruning_is_retried() {
         let (activity, id) = (Activity::default(), AppId::random());
         activity.begin_upload(&id);
         assert!(activity.defer_pruning(&id));
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn earlier_versions_of_an_app_are_put_to_sleep_by_one_at_a_time() {
+    fn retiring_an_app_version_is_exclusive_per_app() {
         let (activity, id) = (Activity::default(), AppId::random());
         assert!(activity.begin_retiring(&id));
         assert!(!activity.begin_retiring(&id), "who began first is still at it");

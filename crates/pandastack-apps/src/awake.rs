@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_that_one_machine_took_is_no_failure() {
+    fn a_lease_succeeds_if_any_machine_accepts_it() {
         let failed = |why: &str| Err(Error::conflict(why));
         let kept =
             |tried: Vec<Result<u8>>| first_good(tried).map(|one| one.map_err(|error| error.to_string()));

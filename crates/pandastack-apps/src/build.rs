@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn the_node_that_is_wanted_is_there_also_without_dependencies() {
+    fn the_requested_node_is_installed_without_dependencies_too() {
         assert_eq!(with_node(None, None), None);
         assert_eq!(with_node(Some("npm ci"), None).as_deref(), Some("npm ci"));
         let alone = with_node(None, Some(20)).unwrap();

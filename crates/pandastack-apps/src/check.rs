@@ -109,7 +109,7 @@ pub(crate) fn apply(spec: &mut AppSpec, settings: AppSettings) -> Result<()> {
     }
     set(&mut spec.webhook_secret, settings.webhook_secret);
     if let Some(previews) = settings.previews {
-        spec.say_previews(previews, now());
+        spec.set_previews(previews, now());
     }
     apply_poll(spec, settings.poll_seconds)?;
     apply_numbers(spec, settings.port, settings.idle_timeout_seconds)?;
@@ -324,7 +324,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_labels_that_mean_nothing_else() {
+    fn app_names_are_unreserved_host_labels() {
         for good in ["a", "shop", "shop-2", &"a".repeat(NAME_CHARS_MAX)] {
             assert!(name(good, &Domains::default()).is_ok(), "{good}");
         }
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_have_bounds() {
+    fn app_settings_are_validated() {
         let with = |change: fn(&mut AppSettings)| {
             let mut settings = AppSettings::default();
             change(&mut settings);
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_is_noted() {
+    fn explicit_settings_are_recorded() {
         let mut spec = AppSpec::default();
         let port = AppSettings {
             port: Some(pandastack_store::apps::record::PORT_DEFAULT),
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_repository_told_says_nothing_of_another() {
+    fn the_repository_id_is_dropped_when_the_repository_changes() {
         let mut spec = AppSpec { git_url: Some("https://github.com/me/shop".into()), ..AppSpec::default() };
         let mut say = |url: &str| {
             spec.github_repo_id = Some(7.try_into().unwrap());
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_host_showed_says_nothing_of_another() {
+    fn seen_host_keys_are_dropped_when_the_git_host_changes() {
         let mut spec = AppSpec::default();
         let mut say = |settings: AppSettings| {
             spec.git_known_hosts_seen = Some("a ssh-ed25519 AAAA".into());
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_have_names_of_their_own() {
+    fn environment_variable_names_are_validated() {
         let long = "A".repeat(ENV_NAME_BYTES_MAX + 1);
         for good in ["A", "_a1", "PORTS", "port", &long[1..]] {
             assert!(env_name(good).is_ok(), "{good}");
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn domains_are_names_of_others() {
+    fn platform_domains_are_refused_as_app_domains() {
         let own = &Domains::new(&["panda.example.org".into()], &["ui.example.org".into()]).unwrap();
         assert_eq!(domain("WWW.Example.com.", own).unwrap(), "www.example.com");
         assert!(domain("notpanda.example.org", own).is_ok());

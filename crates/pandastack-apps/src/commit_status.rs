@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn every_host_is_told_in_its_way() {
+    fn every_git_host_gets_its_own_status_request() {
         let path = |api: &str, rest: &str| format!("{api}/{rest}/statuses/{COMMIT}");
         let github = path("https://api.github.com", "repos/me/shop");
         check(&app("https://github.com/me/shop.git"), Some((&github, "Bearer t0ken", "failure")));
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_that_served_stays_a_success() {
+    fn a_superseded_version_that_served_reports_success() {
         use DeploymentStatus as S;
         let mut served = deployment(S::Superseded);
         assert_eq!(state_of(&served), State::Stopped, "it was overtaken before it served");
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_push_that_came_late_does_not_stay_pending() {
+    fn a_late_push_does_not_stay_pending() {
         use DeploymentStatus as S;
         let pushed = "f".repeat(40);
         let told = |status, trigger: &str, pushed: &str| {

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_has_one_meaning_and_a_database_one_variable() {
+    fn a_database_has_one_uniquely_named_variable() {
         let mut spec = AppSpec::default();
         let taken = EnvEntry {
             value: "v".into(),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn previews_reach_what_is_meant_for_them_and_forks_nothing() {
+    fn previews_see_preview_databases_and_forks_see_none() {
         let seen = |pull: Option<PullSpec>| {
             let mut spec = AppSpec { pull, ..AppSpec::default() };
             for (env, scope) in

@@ -256,7 +256,7 @@ mod tests {
     use pandastack_store::apps::record::AppSpec;
 
     #[test]
-    fn what_is_over_stays_as_it_ended() {
+    fn ended_deployments_keep_their_status() {
         use DeploymentStatus as S;
         let app = AppRecord::new(
             pandastack_types::WorkspaceId::default_workspace(),

@@ -105,7 +105,7 @@ mod tests {
         b"openssh-key-v1\0\0\0\0\naes256-ctr\0\0\0\x06bcrypt\0\0\0\0\0\0\0\x01\0\0\0\0";
 
     #[test]
-    fn every_app_has_a_key_of_its_own() {
+    fn every_app_has_its_own_deploy_key() {
         let link = LinkKey::new(&[7; 32]).unwrap();
         let key = |app: &str| derived(&link, &app.parse().unwrap()).unwrap();
         assert_eq!(key("a"), key("a"));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_person_gave_is_told_apart() {
+    fn deploy_keys_are_validated_by_format() {
         let given = format!("  {}\r\n", write(&[1; 32], &[2; 32]).replace('\n', "\r\n"));
         assert_eq!(parse(&given).unwrap(), write(&[1; 32], &[2; 32]));
         let locked = format!("{BEGIN}\n{}\n{END}\n", BASE64_STANDARD.encode(WITH_PASSPHRASE));

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn who_builds_nothing_waits_for_no_build_and_the_oldest_goes_first() {
+    fn rollbacks_skip_the_build_queue_and_the_oldest_starts_first() {
         let app = app();
         let queued = |seconds: i64| {
             let at = app.created_at.checked_add(jiff::SignedDuration::from_secs(seconds)).unwrap();
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_works_on_begins_again_a_few_times() {
+    fn abandoned_deployments_are_requeued_a_limited_number_of_times() {
         let app = app();
         let left = |attempts| {
             let mut left = DeploymentRecord::queued(&app, "api", now());

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_the_right_record_proves_a_domain() {
+    async fn only_the_matching_dns_record_verifies_a_domain() {
         let link = LinkKey::new(&[7; 32]).unwrap();
         let workspace = WorkspaceId::default_workspace();
         let (name, value) = record(&link, &workspace, "shop.example");
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn one_workspaces_record_proves_nothing_for_another() {
+    fn domain_challenges_differ_by_workspace() {
         let link = LinkKey::new(&[7; 32]).unwrap();
         let value = |workspace: &str| record(&link, &workspace.parse().unwrap(), "shop.example").1;
         assert_ne!(value("a"), value("b"));

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_read_as_they_were_meant() {
+    fn dotenv_values_are_parsed() {
         for (text, expect) in [
             ("A=1", &[(1, "A", "1")][..]),
             ("# c\n\n  # d\nA=1\n", &[(4, "A", "1")]),
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named_by_its_line_alone() {
+    fn dotenv_errors_name_the_line_without_its_content() {
         for (text, expect) in [
             ("s3cret", "line 1 must have the form KEY=value"),
             ("A=1\n\ns3cret\n", "line 3 must have the form KEY=value"),

@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_variable_stays_what_it_is_unless_the_request_says_otherwise() {
+    fn an_updated_variable_keeps_unspecified_attributes() {
         let known = EnvEntry {
             value: "old".into(),
             secret: true,
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_build_reads_is_said_so() {
+    fn variable_notes_tell_whether_to_deploy_again() {
         assert!(note("VITE_KEY", EnvStage::All).contains("deploy again"));
         assert!(note("KEY", EnvStage::Build).contains("deploy again"));
         assert!(note("KEY", EnvStage::All).contains("or restart"));
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_is_there_in_its_stage_alone() {
+    fn a_variable_is_visible_only_in_its_stage() {
         let entry = |stage| EnvEntry {
             value: "v".into(),
             secret: true,

@@ -83,7 +83,7 @@ if [ -n "$GIT_TOLD" ]; then
     *" ${head:-none} "*)
       if [ -n "$GIT_LEFT" ] || { git fetch -q --depth 100 --no-tags --no-recurse-submodules origin "$head" &&
         git merge-base --is-ancestor "$GIT_REF" "$head" 2>/dev/null; }; then
-        echo "==> this push comes late: the branch is at $head, which was told of before and is what is deployed"
+        echo "==> this push is out of date; deploying the branch head $head"
         GIT_REF=$head
       fi ;;
   esac
@@ -99,7 +99,7 @@ git rev-parse HEAD > /srv/commit"#;
 /// Fetches the submodules, and moves everything to the build directory.
 pub(crate) const LAY_OUT: &str = r#"if [ -f .gitmodules ]; then
   git submodule --quiet update --init --recursive --depth 1 || {
-    echo "==> could not fetch a submodule: it must be public, or on the app's own host and readable with what the app has, by http, https or, as the app itself, ssh"
+    echo "==> could not fetch a submodule: it must be public, or on the app's Git host and readable with the app's credentials"
     exit 1
   }
 fi
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn repositories_are_on_the_web_or_by_ssh() {
+    fn repositories_are_reached_by_https_or_ssh() {
         ssh("git@git.example.com:me/shop.git", "git.example.com", "https://git.example.com/me/shop.git");
         ssh("host:shop.git", "host", "https://host/shop.git");
         ssh("ssh://git@git.example.com/me/shop", "git.example.com", "https://git.example.com/me/shop");
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn one_repository_is_written_in_many_ways() {
+    fn equivalent_repository_urls_are_normalized() {
         let of = |url: &str| AppSpec { git_url: Some(url.to_owned()), ..AppSpec::default() };
         for url in [
             "https://github.com/Me/Shop",
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_git_would_run_or_open_is_no_repository() {
+    fn unsafe_git_urls_are_rejected() {
         for bad in [
             "",
             "nonsense",

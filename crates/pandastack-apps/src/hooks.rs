@@ -326,7 +326,7 @@ mod tests {
     const SECRET: &str = "It's a Secret to Everybody";
 
     #[test]
-    fn a_proof_is_the_hmac_of_the_raw_body_or_the_secret() {
+    fn a_webhook_is_authenticated_by_hmac_or_secret() {
         let body = b"Hello, World!";
         let github = format!("sha256={SIGNATURE}");
         assert!(is_proved(&headers(&[("x-hub-signature-256", &github)]), SECRET, body));
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_push_that_comes_late_does_not_take_the_place_of_a_newer_one() {
+    fn a_late_push_does_not_replace_a_newer_one() {
         let push = |before: &str, after: &str| Push {
             before: before.to_owned(),
             after: after.to_owned(),

@@ -30,7 +30,7 @@ impl NameChanges {
         self.forget();
         let store = Arc::clone(&self.store);
         self.background.tasks.spawn(async move {
-            if let Err(error) = store.tell_names_changed().await {
+            if let Err(error) = store.notify_names_changed().await {
                 tracing::warn!(
                     error = %chain(&error),
                     "other replicas may use old names of apps until they look them up again"

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn an_app_is_due_at_once_and_then_at_its_times() {
+    fn an_app_is_polled_immediately_then_at_its_interval() {
         let (mut plan, start) = (Plan::default(), Instant::now());
         let after = |seconds| start + Duration::from_secs(seconds);
         let ids = |due: Vec<AppRecord>| due.iter().map(|app| app.id.to_string()).collect::<Vec<_>>();

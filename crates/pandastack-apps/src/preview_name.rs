@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_app_may_have_a_preview_s_name() {
+    fn preview_names_are_reserved() {
         for name in ["pr-1-shop", "pr-12-a-b"] {
             assert!(is_name(name), "{name}");
         }

@@ -135,7 +135,7 @@ async fn turn_off(apps: &Apps, workspace: &WorkspaceId, id: GithubRepoId) -> Res
         return Err(Error::not_found("repository with previews", &id.to_string()));
     }
     for one in apps_of(apps, workspace, &repos, id).await? {
-        change_there(apps, &one, |spec| spec.say_previews(AppPreviews::Off, now())).await?;
+        change_there(apps, &one, |spec| spec.set_previews(AppPreviews::Off, now())).await?;
     }
     let mut disable = |repo: &mut PreviewRepoRecord| repo.enabled_at.take().is_some();
     apps.repos.change_preview_repo(workspace, id, now(), &mut disable).await?;
@@ -160,7 +160,7 @@ async fn apps_of(
     let mut all = apps.store.apps(Some(workspace)).await?;
     all.retain(|one| {
         let is_app = one.preview_of.is_none() && !one.spec.deleting;
-        is_app && of_app(repos, &one.spec).is_some_and(|repo| repo.id == id)
+        is_app && repo_of(repos, &one.spec).is_some_and(|repo| repo.id == id)
     });
     Ok(all)
 }
@@ -184,22 +184,22 @@ pub(crate) fn of_app<'a>(repos: &'a [PreviewRepoRecord], app: &AppSpec) -> Optio
 /// Turns an app's previews on if its repository's are, and the app itself was not configured since. Returns
 /// whether it did.
 fn follow(app: &mut AppSpec, repos: &[PreviewRepoRecord]) -> bool {
-    let Some(at) = of_app(repos, app).and_then(|repo| repo.enabled_at) else { return false };
+    let Some(at) = repo_of(repos, app).and_then(|repo| repo.enabled_at) else { return false };
     let follows = app.previews == AppPreviews::Off && app.previews_said_at.is_none_or(|said| said <= at);
     if follows {
-        app.say_previews(AppPreviews::Branches, at);
+        app.set_previews(AppPreviews::Branches, at);
     }
     follows
 }
 
 /// The repository of a delivery.
 #[derive(Deserialize)]
-struct FromRepository {
-    repository: WithNumber,
+struct RepositoryPayload {
+    repository: RepositoryIdentity,
 }
 
 #[derive(Deserialize)]
-struct WithNumber {
+struct RepositoryIdentity {
     id: GithubRepoId,
     full_name: Option<String>,
 }
@@ -208,7 +208,8 @@ struct WithNumber {
 /// organizations are: once an id is known, only a repository that has the app's name may tell another.
 fn repo_id_from(app: &AppSpec, payload: &[u8]) -> Option<GithubRepoId> {
     app.git_url.as_ref()?;
-    let WithNumber { id, full_name } = serde_json::from_slice::<FromRepository>(payload).ok()?.repository;
+    let RepositoryIdentity { id, full_name } =
+        serde_json::from_slice::<RepositoryPayload>(payload).ok()?.repository;
     let is_named =
         full_name.zip(git::full_name(app)).is_some_and(|(told, own)| told.eq_ignore_ascii_case(&own));
     (app.github_repo_id.is_none() || is_named && app.github_repo_id != Some(id)).then_some(id)
@@ -265,9 +266,9 @@ mod tests {
     }
 
     #[test]
-    fn an_app_is_of_the_repository_that_told_so_or_has_its_name() {
+    fn an_app_matches_a_repository_by_id_or_name() {
         let repos = [repo(1, "me/shop", None), repo(2, "", None), repo(3, "Me/Renamed", None)];
-        let found = |spec: AppSpec| of_app(&repos, &spec).map(|repo| i64::from(repo.id));
+        let found = |spec: AppSpec| repo_of(&repos, &spec).map(|repo| i64::from(repo.id));
         assert_eq!(found(app("https://github.com/me/shop.git", None)), Some(1));
         assert_eq!(found(app("git@github.com:ME/renamed", None)), Some(3));
         assert_eq!(found(app("https://ghe.example/me/shop", None)), Some(1), "a server of one's own");
@@ -281,12 +282,12 @@ mod tests {
             AppSpec { git_host_seen: Some(GitHost::Gitea), ..app("https://git.example/me/shop", None) };
         assert_eq!(found(seen), None);
         let newer = [repo(1, "me/shop", None), repo(2, "me/shop", None)];
-        let found = of_app(&newer, &app("https://github.com/me/shop", None)).map(|repo| i64::from(repo.id));
+        let found = repo_of(&newer, &app("https://github.com/me/shop", None)).map(|repo| i64::from(repo.id));
         assert_eq!(found, Some(2), "it was created again under the old name");
     }
 
     #[test]
-    fn a_repository_of_another_name_does_not_take_an_app_over() {
+    fn other_repositories_do_not_take_over_an_app() {
         let url = "https://github.com/me/shop";
         let told = |spec: &AppSpec, id: i64, name: &str| {
             let payload = serde_json::json!({"repository": {"id": id, "full_name": name}}).to_string();
@@ -304,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_last_holds() {
+    fn the_latest_preview_setting_applies() {
         use AppPreviews::{All, Branches, Off};
         for (previews, said, enabled, expect) in [
             (Off, None, Some(5), Branches),

@@ -14,7 +14,7 @@ pub(crate) async fn effective(apps: &Apps, record: AppRecord) -> pandastack_stor
     let Some(app) = &record.preview_of else { return Ok(record) };
     let app = apps.store.app(None, app.as_str()).await?;
     let repos = apps.repos.preview_repos(&app.workspace).await?;
-    let shared = preview_repos::of_app(&repos, &app.spec).map(|repo| repo.env.clone());
+    let shared = preview_repos::repo_of(&repos, &app.spec).map(|repo| repo.env.clone());
     Ok(AppRecord { spec: overlaid(record.spec, app.spec, shared.unwrap_or_default()), ..record })
 }
 
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preview_sees_what_is_meant_for_it() {
+    fn a_preview_gets_only_variables_for_previews() {
         let keys = |spec: &AppSpec| spec.seen_env().map(|(key, _)| key.clone()).collect::<Vec<_>>();
         assert_eq!(keys(&production()), ["LIVE", "LIVE_SECRET", "OPEN", "SECRET"]);
         let own = preview(false);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preview_begins_from_its_own_machine_while_that_is_of_its_app_s_kind() {
+    fn a_preview_cache_requires_the_same_machine_shape() {
         let installed: pandastack_types::SnapshotId = "own".parse().unwrap();
         let mut own = AppSpec::default();
         own.set_cache(installed.clone(), production().shape());
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fork_sees_no_secret() {
+    fn a_preview_of_a_fork_has_no_secrets() {
         let unknown = overlaid(AppSpec::default(), production(), shared());
         for fork in [preview(true), unknown] {
             assert_eq!(fork.env.keys().collect::<Vec<_>>(), ["LIVE", "OPEN", "SECRET", "SHARED", "TRIAL"]);

@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn closed_ones_are_remembered_up_to_a_limit() {
+    fn closed_pull_requests_are_remembered_up_to_a_limit() {
         let mut spec = AppSpec::default();
         let at = |seconds: usize| Timestamp::from_second(seconds as i64).unwrap();
         for number in 0..=CLOSED_PULLS_KEPT {
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_late_is_known_by_its_time() {
+    fn late_pull_request_events_are_recognized_by_timestamp() {
         let at = |seconds| Timestamp::from_second(seconds).ok();
         let told = |told_at| AppSpec {
             pull: Some(PullSpec { told_at, ..PullSpec::default() }),

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_live_version_and_the_last_ones_are_kept() {
+    fn the_live_version_and_the_most_recent_ones_are_kept() {
         use DeploymentStatus as S;
         let mut versions = vec![version(S::Live, "f")];
         versions.extend(["e", "d", "c", "b"].map(|machine| version(S::Superseded, machine)));

@@ -177,7 +177,7 @@ pub(crate) fn unwanted(app: &AppSpec, pull: &Pull) -> Option<String> {
         _ if pull.base != app.branch() => {
             Some(format!("the pull request does not target the branch `{}`", app.branch()))
         }
-        _ if !is_commit => Some("the pull request names no commit".to_owned()),
+        _ if !is_commit => Some("the pull request has no commit".to_owned()),
         _ if skips(&pull.title) => Some("the title says to skip it".to_owned()),
         _ => None,
     }
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_three_hosts_say_the_same() {
+    fn pull_requests_of_all_git_hosts_parse_alike() {
         let pull = github("opened", json!({"id": 5})).unwrap();
         assert_eq!((pull.number, pull.branch.as_str(), pull.base.as_str()), (7, "fix", "main"));
         assert_eq!((pull.change, pull.fork, pull.commit.as_str()), (Change::Updated, false, COMMIT));
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_surely_of_the_repository_is_a_fork() {
+    fn pull_requests_of_unknown_origin_count_as_forks() {
         for head in [json!(null), json!({"id": 6}), json!({}), json!({"id": 0})] {
             assert!(github("opened", head.clone()).unwrap().fork, "{head}");
         }
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_say_which_get_a_preview() {
+    fn settings_decide_which_pull_requests_get_a_preview() {
         let of = |previews| AppSpec { previews, ..AppSpec::default() };
         let own = github("opened", json!({"id": 5})).unwrap();
         let fork = Pull { fork: true, ..own.clone() };

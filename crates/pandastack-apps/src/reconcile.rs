@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_outlasts_the_hour_of_a_version_that_was_replaced() {
+    fn a_lease_keeps_a_replaced_version_awake() {
         let app = app();
         let (since, lease) = (after(&app, 0), after(&app, 3 * DRAIN_SECONDS_MAX));
         let is_due = |lease, seconds| is_sleep_due(since, lease, after(&app, seconds));
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_tried_again_after_growing_pauses() {
+    fn failed_reconciliations_are_retried_with_backoff() {
         let app = app();
         let check = |newest: &str, status, trigger: &str, expect| {
             let newest = DeploymentRecord { status, ..DeploymentRecord::queued(&app, newest, now()) };

@@ -243,8 +243,9 @@ impl Serving<'_> {
             return Ok(());
         }
         self.show_end(machine, process).await;
+        let lost = || BuildError::Platform(Error::not_found("exit code", "of the start command"));
         let exit = Exit {
-            exit_code: now.exit_code.unwrap_or(0),
+            exit_code: now.exit_code.ok_or_else(lost)?,
             signal: now.signal,
             timed_out: now.timed_out,
             ..Exit::default()
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_address_or_port_is_named_with_its_fix() {
+    fn a_wrong_listen_address_is_reported_with_a_fix() {
         assert_eq!(listening(&[], 8080), Listening::No);
         assert_eq!(listening(&[port("127.0.0.1", 9), port("0.0.0.0", 8080)], 8080), Listening::Right);
         assert_eq!(listening(&[port("::", 8080)], 8080), Listening::Right);

@@ -106,7 +106,7 @@ mod tests {
     use pandastack_store::clock::now;
 
     #[test]
-    fn variables_that_are_there_stay_what_they_are() {
+    fn existing_variables_keep_their_attributes() {
         let entry = |value: &str, secret| EnvEntry {
             value: value.to_owned(),
             secret,

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_failed_step_lacked_is_named() {
+    fn a_failed_step_names_the_exhausted_resource() {
         let look = |printed: &str| Headroom::parse(printed).unwrap();
         let before = look("1000000 4096 5000\n2\n");
         assert_eq!(before, Headroom { free_bytes: 4_096_000_000, free_files: 5000, out_of_memory: 2 });

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn histories_are_not_unpacked() {
+    fn git_directories_are_not_unpacked() {
         let place = tempfile::tempdir().unwrap();
         let made = "mkdir -p in/.git/objects in/sub/.git in/my.git out
             touch in/.git/config in/.git/objects/1 in/sub/.git/config in/.gitignore in/my.git/kept in/sub/kept";
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn why_a_source_cannot_be_unpacked_is_what_tar_said_before_it_gave_up() {
+    fn unpack_failures_report_the_first_error_of_tar() {
         let place = tempfile::tempdir().unwrap();
         for (made, expect) in [
             ("echo nonsense > made.tar", "tar: This does not look like a tar archive"),
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_lags_behind_what_it_told_makes_no_push_late() {
+    fn pushes_delivered_in_order_are_not_late() {
         check(&[("0", "a")], &[]);
         check(&[("0", "a"), ("a", "b")], &[]);
         check(&[("0", "a"), ("a", "b"), ("b", "c")], &[]);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_push_is_late_after_what_was_told_to_follow_it() {
+    fn a_push_delivered_after_its_successor_is_late() {
         check(&[("a", "b"), ("0", "a")], &["b"]);
         check(&[("0", "a"), ("b", "c"), ("a", "b")], &["c"]);
         check(&[("b", "c"), ("a", "b"), ("0", "a")], &["c"]);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_branch_that_was_set_back_is_known_if_that_was_told_first() {
+    fn a_branch_reset_delivered_out_of_order_is_detected() {
         check(&[("0", "a"), ("b", "a"), ("a", "b")], &["a"]);
         check(&[("0", "a"), ("c", "a"), ("b", "c"), ("a", "b")], &["a"]);
     }
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_built_of_a_late_push_is_not_where_it_went() {
+    fn commits_built_for_a_late_push_are_not_branch_heads() {
         let mut late = push(("0", "a"));
         late.spec.git_commit = Some("b".to_owned());
         let all = [push(("b", "c")), late, push(("a", "b"))];

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_counts_where_nobody_said_otherwise() {
+    fn the_source_config_applies_unless_a_setting_is_explicit() {
         let says = |text: &str| read_config(read(text), &AppSpec::default());
         let file = says("[app]\nport = 3000\nhealth_path = \"/up\"\n[env]\nMODE = \"fast\"\n").unwrap();
         assert_eq!(file.env["MODE"], "fast");
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_of_one_stage_are_not_in_the_other() {
+    fn variables_of_one_stage_are_not_set_in_the_other() {
         let text =
             "[env]\nMODE = \"fast\"\n[env.build]\nMODE = \"small\"\nCACHE = 1\n[env.run]\nWORKERS = 2\n";
         let says = read_config(read(text), &AppSpec::default()).unwrap();
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_directory_is_the_apps_own_or_the_one_that_the_root_names() {
+    fn the_apps_own_root_directory_overrides_the_source_config() {
         let spec = |own: Option<&str>, is_said| AppSpec {
             root_directory: own.map(str::to_owned),
             said: ExplicitSettings { root_directory: is_said, ..ExplicitSettings::default() },

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_replaced() {
+    async fn archived_objects_are_never_overwritten() {
         let folder = tempfile::tempdir().unwrap();
         let archive = archive(folder.path(), "db-1");
         let now = Timestamp::now();
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn databases_do_not_see_each_other() {
+    async fn database_archives_are_isolated() {
         let folder = tempfile::tempdir().unwrap();
         let (one, other) = (archive(folder.path(), "db-1"), archive(folder.path(), "db-2"));
         one.put(&history(), Timestamp::now(), Bytes::from_static(b"one")).await.unwrap();
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn listings_have_ours_only() {
+    async fn listings_contain_only_archive_entries() {
         let folder = tempfile::tempdir().unwrap();
         let archive = archive(folder.path(), "db-1");
         assert!(archive.list().await.unwrap().is_empty());
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_promised_store_can_be_opened() {
+    async fn every_documented_archive_store_can_be_opened() {
         let settings = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
             pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
         };
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_addresses_are_said_without_secrets() {
+    fn invalid_archive_urls_are_reported_without_secrets() {
         let url: Url = "ftp://user:secret@host/folder".parse().unwrap();
         let error = Archive::open(&url, &[], "db", Key::new([1; 32])).unwrap_err().to_string();
         assert!(error.contains("ftp://host/folder") && !error.contains("secret"), "{error}");

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_are_found_across_pages() {
+    fn the_latest_transaction_end_is_found_across_pages() {
         let records = [
             record(MANAGER, 0x00, 1_000_000, 0),
             record(9, 0x00, 9_000_000, 20_000),
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_a_crash_cut_is_passed_over() {
+    fn a_truncated_wal_record_is_skipped() {
         let whole = log(&[record(9, 0, 0, 9_000)]);
         let mut page = log(&[record(MANAGER, 0, 5_000_000, 0)]);
         page[2] = 0;
@@ -216,7 +216,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_log_makes_it_panic(mut log in proptest::collection::vec(any::<u8>(), 0..20_000), pages in 0_u64..3) {
+        fn arbitrary_wal_never_panics_the_parser(mut log in proptest::collection::vec(any::<u8>(), 0..20_000), pages in 0_u64..3) {
             for page in 0..pages {
                 let at = usize::try_from(page).unwrap() * PAGE_BYTES;
                 if let Some(address) = log.get_mut(at + 8..at + 16) {

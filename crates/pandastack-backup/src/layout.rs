@@ -145,12 +145,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_name_is_read_back(entry in entry()) {
+        fn every_archive_entry_name_round_trips(entry in entry()) {
             prop_assert_eq!(Entry::from_name(&entry.name()), Some(entry));
         }
 
         #[test]
-        fn no_text_is_read_as_two(name in "(wal|base)/[0-9A-F/.a-z-]{0,60}") {
+        fn object_names_have_one_canonical_form(name in "(wal|base)/[0-9A-F/.a-z-]{0,60}") {
             if let Some(entry) = Entry::from_name(&name) {
                 prop_assert_eq!(entry.name(), name);
             }
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_names_are_not_ours() {
+    fn foreign_object_names_are_rejected() {
         for name in [
             "",
             "base",

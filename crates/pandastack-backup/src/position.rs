@@ -42,9 +42,9 @@ impl fmt::Display for Lsn {
     }
 }
 
-/// A text that is no position.
+/// The text is not a position.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no position in a write-ahead log; one looks like 16/B374D848")]
+#[error("`{0}` is not a valid WAL position; expected a form such as 16/B374D848")]
 pub struct NoLsn(String);
 
 impl FromStr for Lsn {
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn positions_are_written_as_the_server_writes_them() {
+    fn lsns_are_formatted_like_postgres() {
         for (lsn, text) in [(0, "0/0"), (0x16_B374_D848, "16/B374D848"), (u64::MAX, "FFFFFFFF/FFFFFFFF")] {
             assert_eq!(Lsn(lsn).to_string(), text);
             assert_eq!(text.parse(), Ok(Lsn(lsn)));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_have_the_names_of_their_files() {
+    fn segment_names_match_wal_file_names() {
         let segment = Segment::at(Timeline(2), Lsn(0x1_FF00_0001));
         assert_eq!(segment.to_string(), "0000000200000001000000FF");
         assert_eq!(segment.start(), Lsn(0x1_FF00_0000));
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn times_begin_in_the_year_2000() {
+    fn postgres_times_count_from_the_year_2000() {
         let time: Timestamp = "2000-01-01T00:00:01.000002Z".parse().unwrap();
         assert_eq!(server_time(1_000_002), Some(time));
         assert_eq!(to_server_time(time), 1_000_002);

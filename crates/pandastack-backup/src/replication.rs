@@ -342,7 +342,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_have_names_that_need_no_quotes() {
+    fn replication_slot_names_need_no_quoting() {
         assert!(Slot::new("pandastack_1").is_some());
         for name in ["", "A", "a-b", "a b", "a;b", &"a".repeat(64)] {
             assert_eq!(Slot::new(name), None, "{name}");

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_what_the_server_reads() {
+    fn recovery_settings_are_formatted_for_postgres() {
         let middle = restore(Some("2026-01-02T03:04:05.0000067Z"), Timeline(1));
         assert_eq!(setting(&middle, "x", "recovery_target_time"), "'2026-01-02 03:04:05.000006+00'");
         assert_eq!(setting(&middle, "x", "recovery_target_timeline"), "'current'");
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_tar_that_is_not_whole_is_refused() {
+    async fn an_incomplete_base_tar_is_refused() {
         let restore = restore(None, Timeline(1));
         let part = |number| Entry::BasePart { label: "b".to_owned(), number };
         let put = async |number, bytes: &'static [u8]| {

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_end_where_they_should() {
+    fn sealed_chunks_round_trip_at_size_boundaries() {
         for bytes in [0, 1, CHUNK_BYTES - 64, CHUNK_BYTES, CHUNK_BYTES * 2, CHUNK_BYTES * 3 + 1] {
             let plain = noise(bytes);
             assert_eq!(reopen(sealed(&plain)).unwrap(), UnsealedObject { time: time(), plain }, "{bytes}");
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn another_name_database_or_key_does_not_open() {
+    fn sealed_objects_are_bound_to_name_database_and_key() {
         let (key, other) = (Key::new([7; 32]), Key::new([8; 32]));
         for wrong in [
             bound(&key, "db", "wal/y"),
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn swapped_and_dropped_chunks_do_not_open() {
+    fn reordered_or_missing_chunks_fail_to_open() {
         let whole = sealed(&noise(CHUNK_BYTES * 3));
         let step = CHUNK_BYTES + TAG_BYTES;
         let chunk =
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_or_new_is_said() {
+    fn oversized_and_newer_sealed_data_is_rejected() {
         let plain = noise(1000);
         let of = |max| open(bound(&Key::new([7; 32]), "db", "wal/x"), sealed(&plain), max);
         assert!(of(1000).is_ok());
@@ -251,12 +251,12 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn every_plain_text_comes_back(plain in proptest::collection::vec(any::<u8>(), 0..4096)) {
+        fn any_plaintext_round_trips(plain in proptest::collection::vec(any::<u8>(), 0..4096)) {
             prop_assert_eq!(reopen(sealed(&plain)).unwrap().plain, plain);
         }
 
         #[test]
-        fn every_change_is_seen(bytes in 0_usize..200_000, at in any::<prop::sample::Index>(), bit in 0_u8..8) {
+        fn any_bit_flip_is_found(bytes in 0_usize..200_000, at in any::<prop::sample::Index>(), bit in 0_u8..8) {
             let mut altered = sealed(&noise(bytes));
             let at = at.index(altered.len());
             altered[at] ^= 1 << bit;
@@ -264,7 +264,7 @@ mod tests {
         }
 
         #[test]
-        fn every_truncation_is_seen(bytes in 0_usize..200_000, at in any::<prop::sample::Index>()) {
+        fn any_truncation_is_detected(bytes in 0_usize..200_000, at in any::<prop::sample::Index>()) {
             let mut cut = sealed(&noise(bytes));
             let at = at.index(cut.len());
             cut.truncate(at);

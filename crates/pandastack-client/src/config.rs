@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_wins_over_the_file() {
+    fn environment_variables_override_the_config_file() {
         let file = Some(r#"{"api_url":"http://file:1","token":"pds_file"}"#);
         check(&[], None, API_URL_DEFAULT, None);
         check(&[], file, "http://file:1", Some("pds_file"));
@@ -155,20 +155,20 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_the_file_goes_to_the_server_of_the_file_only() {
+    fn a_configured_key_is_sent_only_to_its_server() {
         let file = Some(r#"{"api_url":"http://file:1/","token":"pds_file"}"#);
         check(&[("PANDASTACK_API", "http://other")], file, "http://other", None);
         check(&[("PANDASTACK_API", "http://file:1/v1/")], file, "http://file:1", Some("pds_file"));
     }
 
     #[test]
-    fn other_clients_spellings_and_empty_variables_are_read() {
+    fn camel_case_keys_are_accepted_and_empty_variables_ignored() {
         let file = Some(r#"{"apiUrl":"http://file:1","apiKey":"pds_file"}"#);
         check(&[("PANDASTACK_API_KEY", "")], file, "http://file:1", Some("pds_file"));
     }
 
     #[test]
-    fn a_broken_file_is_named() {
+    fn a_malformed_config_error_names_the_file() {
         let home = TempHome::with("[]");
         let error = Config::resolve(|_| None, Some(&home.0)).unwrap_err();
         assert!(error.to_string().contains("config.json: "), "{error}");

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn every_answer_is_strict_and_no_script_is_inline() {
+    fn console_responses_forbid_inline_scripts() {
         for path in ["", "sandboxes/x", "index.html"] {
             let response = answer(path, &HeaderMap::new());
             assert_eq!(response.status(), StatusCode::OK, "{path}");

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn contexts_are_found_by_their_tags() {
+    fn contexts_are_parsed_from_process_tags() {
         let begin = Timestamp::from_second(1_700_000_000).unwrap();
         let process: Process = serde_json::from_value(serde_json::json!({
             "id": 7, "pid": 1, "tag": tag("abc", "/srv/with space", begin), "command": "x", "state": "running",
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn other_languages_are_refused() {
+    fn unsupported_languages_are_rejected() {
         assert!([None, Some("python"), Some("py")].into_iter().all(|given| check_language(given).is_ok()));
         assert!(check_language(Some("cobol")).is_err());
     }

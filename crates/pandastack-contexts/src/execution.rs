@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_hears_its_own_lines_however_they_are_cut() {
+    fn an_execution_receives_its_own_lines_at_any_split() {
         let lines = "{\"id\":\"other\",\"type\":\"ended\"}\n{\"id\":\"mine\",\"type\":\"stdout\",\"text\":\"a\"}\n\
                      {\"id\":\"mine\",\"type\":\"ended\"}\n";
         for cut in 0..lines.len() {
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_context_is_an_error_and_an_end() {
+    fn a_lost_context_reports_an_error_and_ends() {
         let exit = "event: exit\ndata: {\"exit_code\":127}\n\n".to_owned();
         let lost = events_of(&[exit]);
         assert!(lost.is_done && lost.told[0]["value"].as_str().unwrap().contains("127"), "{:?}", lost.told);
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_is_given_up() {
+    fn an_endless_output_line_ends_the_execution() {
         let chunk = stdout(&"x".repeat(1 << 20));
         let mut heard = RunEvents::default();
         for _ in 0..CONTEXT_LINE_BYTES_MAX >> 20 {
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_hold_output_results_and_errors() {
+    fn an_execution_holds_output_results_and_errors() {
         let mut answer = ExecutionBuilder::default();
         for event in [
             json!({ "type": "started", "execution_count": 3 }),
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn output_is_cut_at_its_limit() {
+    fn output_is_truncated_at_its_limit() {
         let mut text = "x".repeat(EXEC_OUTPUT_BYTES_MAX - 1);
         assert!(!append(&mut text, "ä"));
         assert_eq!(text.len(), EXEC_OUTPUT_BYTES_MAX - 1);

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_context_in_the_home_of_root_runs_as_root() {
+    fn a_context_in_roots_home_runs_as_root() {
         for (cwd, user) in
             [("/root", "root"), ("/root/a", "root"), ("/rooted", "user"), ("/home/user", "user")]
         {

@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn viewers_change_nothing() {
+    fn viewers_have_no_modifying_routes() {
         let changing = VIEWER.iter().filter(|route| !route.starts_with("GET "));
         // The route computes times and stores nothing.
         assert_eq!(changing.collect::<Vec<_>>(), [&"POST /v1/schedules/preview"]);

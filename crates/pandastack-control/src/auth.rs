@@ -16,7 +16,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use http::Extensions;
 use jiff::Timestamp;
-use pandastack_e2b::OnBehalf;
+use pandastack_e2b::DelegatedAccess;
 use pandastack_rest::{Admission, ApiResult, Caller, Names};
 use pandastack_store::clock::now;
 use pandastack_store::workspaces::WorkspaceRecord;
@@ -31,7 +31,7 @@ use crate::api_key::presented;
 use crate::followers::Followers;
 use crate::key_cache::{KeyCache, ValidKey, check_networks, networks};
 use crate::rate::{KeyFailures, Rates};
-use crate::replicas::PassedOnFor;
+use crate::replicas::ForwardedFor;
 use crate::revocation::{Holder, Revocations};
 use crate::{access, console, revocation, signed_url};
 
@@ -89,8 +89,8 @@ pub(crate) async fn authenticate(
 ) -> ApiResult<Response> {
     let (mut session, mut token_of) = (None, None);
     let from = address_of(request.extensions());
-    let caller = match (request.extensions().get::<OnBehalf>(), signed_url::presented(&request)) {
-        (Some(OnBehalf { sandbox, key }), _) => {
+    let caller = match (request.extensions().get::<DelegatedAccess>(), signed_url::presented(&request)) {
+        (Some(DelegatedAccess { sandbox, key }), _) => {
             token_of.clone_from(key);
             keys.holder(sandbox).await?
         }
@@ -132,7 +132,7 @@ pub(crate) async fn authenticate(
 /// which proved the address.
 pub(crate) fn address_of(extensions: &Extensions) -> Option<IpAddr> {
     let client = extensions.get::<pandastack_edge::Client>().map(|client| client.address);
-    client.or_else(|| extensions.get::<PassedOnFor>().map(|passed| passed.0))
+    client.or_else(|| extensions.get::<ForwardedFor>().map(|passed| passed.0))
 }
 
 /// The API keys of this installation: who may call, and how often.
@@ -169,14 +169,14 @@ impl Keys {
     }
 
     /// Counts a wrong token or signature.
-    pub(crate) fn note_wrong(&self, address: Option<IpAddr>) {
+    pub(crate) fn count_invalid_key(&self, address: Option<IpAddr>) {
         self.failures.note(address, Instant::now());
     }
 
     /// Counts a credential that was refused because it is wrong.
     fn note_refused(&self, address: Option<IpAddr>, error: &Error) {
         if error.code == ErrorCode::Unauthorized {
-            self.note_wrong(address);
+            self.count_invalid_key(address);
         }
     }
 
@@ -377,7 +377,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_have_the_published_form_and_are_hashed() {
+    fn keys_have_the_documented_format_and_are_hashed() {
         let key = new_key(WorkspaceId::default_workspace(), "a".into()).unwrap();
         assert_eq!(key.secret.len(), 36);
         assert!(key.secret.starts_with("pds_"));

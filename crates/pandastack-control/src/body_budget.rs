@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_count_until_they_are_dropped_and_addresses_apart() {
+    fn body_bytes_are_budgeted_per_address_until_dropped() {
         let budget = Arc::new(BodyBudget::default());
         let (one, other) = (Some("10.0.0.1".parse().unwrap()), Some("10.0.0.2".parse().unwrap()));
         let most =
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn frames_hold_their_bytes_as_long_as_they_live() {
+    async fn frames_hold_their_budget_until_dropped() {
         let budget = Arc::new(BodyBudget::default());
         let address = Some("10.0.0.1".parse().unwrap());
         let account = Account { budget: Arc::clone(&budget), address, free: 60, refused: Arc::default() };

@@ -9,6 +9,7 @@ use pandastack_databases::BackupConfig;
 use pandastack_rest::sse;
 use pandastack_sandboxes::outdated::OutdatedPolicy;
 use pandastack_sandboxes::tenancy::Tenancy;
+use pandastack_types::InvalidValue;
 use pandastack_types::agent_api::HOST_LOST_SECONDS;
 use pandastack_types::domains::Domains;
 use pandastack_types::limits::REQUESTS_PER_SECOND_DEFAULT;
@@ -40,18 +41,18 @@ impl std::fmt::Debug for DatabaseUrl {
 }
 
 impl std::str::FromStr for DatabaseUrl {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
+    type Err = InvalidValue;
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         text.to_owned().try_into()
     }
 }
 
 impl TryFrom<String> for DatabaseUrl {
-    type Error = String;
-    fn try_from(text: String) -> Result<Self, String> {
+    type Error = InvalidValue;
+    fn try_from(text: String) -> Result<Self, InvalidValue> {
         match ["postgres://", "postgresql://"].iter().any(|start| text.starts_with(start)) {
             true => Ok(Self(text)),
-            false => Err("the database URL must begin with `postgres://`".to_owned()),
+            false => Err(InvalidValue::new("the database URL must begin with `postgres://`")),
         }
     }
 }

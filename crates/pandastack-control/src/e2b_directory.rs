@@ -77,7 +77,7 @@ impl Directory for StoredDirectory {
         self.keys.admit_stranger(from).is_ok()
     }
 
-    fn note_wrong(&self, from: Option<IpAddr>) {
-        self.keys.note_wrong(from);
+    fn count_invalid_key(&self, from: Option<IpAddr>) {
+        self.keys.count_invalid_key(from);
     }
 }

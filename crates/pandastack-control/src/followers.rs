@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn followers_are_bounded_by_key_and_by_workspace() {
+    fn event_followers_are_limited_per_key_and_per_workspace() {
         let caller = |workspace: &str, prefix: String| Caller {
             workspace: workspace.parse().unwrap(),
             prefix,

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_port_is_kept_to() {
+    async fn a_listener_rebinds_its_remembered_port() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(REMEMBERED);
         let first = bind_free(&path).await.unwrap().local_addr().unwrap();

@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_passes_then_the_rate_holds() {
+    fn a_burst_is_admitted_then_the_rate_limit_applies() {
         let rates = Rates::new(NonZeroU32::new(10));
         let (one, other) = (WorkspaceId::default_workspace(), "other".parse().unwrap());
         let start = Instant::now();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn many_workspaces_give_nobody_a_fresh_bucket() {
+    fn evicting_rate_buckets_never_refills_a_spent_one() {
         let rates = Rates::new(NonZeroU32::new(10));
         let (fast, now): (WorkspaceId, _) = ("fast".parse().unwrap(), Instant::now());
         rates.learn(&fast, Some(1000));
@@ -210,14 +210,14 @@ mod tests {
     }
 
     #[test]
-    fn without_a_rate_everything_passes() {
+    fn without_a_rate_limit_all_requests_are_admitted() {
         let rates = Rates::new(None);
         let now = Instant::now();
         assert!((0..10_000).all(|_| rates.admit(&WorkspaceId::default_workspace(), now).is_ok()));
     }
 
     #[test]
-    fn an_address_may_fail_so_often_and_then_slowly() {
+    fn failed_key_attempts_are_rate_limited_per_address() {
         let (failures, now) = (KeyFailures::default(), Instant::now());
         let (bad, good) = (Some([10, 0, 0, 1].into()), Some([10, 0, 0, 2].into()));
         let tries = |at| {

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_shared_while_it_is_held_and_ends_once() {
+    fn a_cancellation_token_is_shared_and_revoked_once() {
         let revocations = Revocations::default();
         let holder = |prefix: &str| Holder {
             workspace: WorkspaceId::default_workspace(),

@@ -301,8 +301,13 @@ impl Control {
 async fn require_same_secret(store: &SqlStore, config: &ControlConfig) -> Result<(), ServeError> {
     let ours = config.link_key.fingerprint();
     let kept = store.secret_fingerprint(&ours).await?;
-    let is_known = config.link_key.fingerprints().contains(&kept);
-    match (kept == ours, is_known || config.accept_new_link_secret) {
+    let generations = config.link_key.fingerprints();
+    let (place_of_kept, place_of_ours) =
+        [&kept, &ours].map(|one| generations.iter().position(|print| print == one)).into();
+    let is_known = place_of_kept.is_some();
+    // Another control server uses a generation that is only accepted here.
+    let is_ahead = place_of_kept > place_of_ours;
+    match (kept == ours || is_ahead, is_known || config.accept_new_link_secret) {
         (true, _) => Ok(()),
         (false, false) => Err(ServeError::SecretChanged { ours, kept }),
         (false, true) => {

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The signature is an HMAC-SHA-256 over the method, the sandbox or build and every other parameter. Its key is
-//! derived from the server secret and the stored hash of the API key that made it. So nothing is stored for a
+//! derived from the join secret and the stored hash of the API key that made it. So nothing is stored for a
 //! URL, none of its parts can be changed, it ends with its time or with its key, and a copy of the database
 //! alone signs nothing. The check takes constant time and happens before anything about the URL is believed.
 
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_part_is_signed() {
+    fn every_part_of_a_url_is_signed() {
         let id = Target::File(SandboxId::random());
         let pairs = |path: &str, expires: &str| -> Pairs {
             vec![("path".to_owned(), path.to_owned()), ("expires".to_owned(), expires.to_owned())]
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stored_hash_of_a_key_alone_signs_nothing() {
+    fn url_signatures_depend_on_the_link_secret_and_the_key() {
         let workspace = pandastack_types::WorkspaceId::default_workspace();
         let key = crate::auth::new_key(workspace, "a".into()).unwrap().record;
         let other = TokenRecord { hash: vec![1; 32], ..key.clone() };
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_names_its_target() {
+    fn a_signed_url_path_round_trips_to_its_target() {
         for target in [Target::File(SandboxId::random()), Target::BuildFiles(BuildId::random())] {
             let path = target.path();
             assert_eq!(Target::of(path.strip_prefix("/v1").unwrap()), Some(target));
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_survive_the_query() {
+    fn paths_are_percent_encoded_in_queries() {
         let encoded = utf8_percent_encode("/a b/ü&=+?#%", ESCAPED).to_string();
         assert_eq!(encoded, "/a%20b/%C3%BC%26%3D%2B%3F%23%25");
     }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 
 /// One poll of a body: a frame, an error, or its end.
-pub(crate) type Polled = Option<Result<Frame<Bytes>, axum::Error>>;
+pub(crate) type PollResult = Option<Result<Frame<Bytes>, axum::Error>>;
 
 /// A body that shows what it yields to `tap`, which may replace it. The flag says whether the body has ended.
 pub(crate) struct TappedBody<F> {
@@ -16,18 +16,18 @@ pub(crate) struct TappedBody<F> {
     tap: F,
 }
 
-impl<F: FnMut(Polled, bool) -> Polled + Send + Unpin + 'static> TappedBody<F> {
+impl<F: FnMut(PollResult, bool) -> PollResult + Send + Unpin + 'static> TappedBody<F> {
     /// A body around another one.
     pub(crate) fn around(body: Body, tap: F) -> Body {
         Body::new(Self { body, tap })
     }
 }
 
-impl<F: FnMut(Polled, bool) -> Polled + Unpin> HttpBody for TappedBody<F> {
+impl<F: FnMut(PollResult, bool) -> PollResult + Unpin> HttpBody for TappedBody<F> {
     type Data = Bytes;
     type Error = axum::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Polled> {
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<PollResult> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         let ended = frame.is_none() || self.body.is_end_stream();
         Poll::Ready((self.tap)(frame, ended))

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_work_with_and_without_names() {
+    fn database_urls_work_with_and_without_a_domain() {
         let id: DatabaseId = "a1".parse().unwrap();
         let named =
             PublicAddress { domain: Some("pg.example.com".into()), host: "127.0.0.1".into(), port: 5432 };

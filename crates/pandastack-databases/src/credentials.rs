@@ -84,7 +84,7 @@ mod tests {
     use pandastack_types::WorkspaceId;
 
     #[test]
-    fn every_database_and_every_reset_has_its_own() {
+    fn every_database_and_reset_has_its_own_password() {
         let link = LinkKey::new(&[7; 32]).unwrap();
         let record = |revision| DatabaseRecord {
             id: "a".parse().unwrap(),

@@ -130,7 +130,7 @@ fn full_disk_message(id: &DatabaseId, room_mb: u64) -> String {
     let sentence = format!("the disk of database {id} ({room_mb} MiB) is full, so it is read-only;");
     match more_mb > room_mb {
         true => {
-            format!("{sentence} grow it with `pandastack db set {id} --storage-mb {more_mb}`, {free}")
+            format!("{sentence} grow it with `pandastack db update {id} --storage-mb {more_mb}`, {free}")
         }
         false => format!(
             "{sentence} it cannot grow, so delete data in a transaction that begins with BEGIN READ WRITE"
@@ -143,10 +143,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_advice_names_a_size_that_can_be_had() {
+    fn full_disk_advice_suggests_an_available_size() {
         let id: DatabaseId = "a1".parse().unwrap();
         assert!(
-            full_disk_message(&id, 8192).contains("db set a1 --storage-mb 16384"),
+            full_disk_message(&id, 8192).contains("db update a1 --storage-mb 16384"),
             "{}",
             full_disk_message(&id, 8192)
         );

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_that_was_there_before_an_error_says_nothing() {
+    fn disk_checks_older_than_an_error_do_not_prove_free_space() {
         let (disks, id) = (FullDisks::default(), "a1".parse().unwrap());
         let asked = Instant::now();
         let (before, after) = (asked - Duration::from_millis(1), asked + Duration::from_millis(1));

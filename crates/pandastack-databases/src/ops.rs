@@ -245,7 +245,7 @@ async fn delete_if(
         let record = databases.store.database(Some(&record.workspace), &record.id).await?;
         if record.spec.protected && !also_protected {
             return Err(Error::conflict(format!(
-                "database `{0}` is protected; run `pandastack db set {0} --protected false` first, or PATCH \
+                "database `{0}` is protected; run `pandastack db update {0} --protected false` first, or PATCH \
                  it \
                  with `protected: false`",
                 record.id

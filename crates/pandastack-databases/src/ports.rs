@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pandastack_postgres::{Endpoint, Listener, Server};
@@ -87,7 +87,7 @@ impl Ports {
         let number = listener.local_addr()?.port();
         // First the file: nobody is told of a port that the next start does not know.
         let numbers = kept.iter().map(|(id, port)| (id, port.number));
-        self.remember(&numbers.chain([(id, number)]).collect())?;
+        self.remember(&numbers.chain([(id, number)]).collect()).await?;
         kept.insert(id.clone(), self.hand_over(id, number, listener));
         Ok(number)
     }
@@ -98,7 +98,7 @@ impl Ports {
         match kept.remove(id) {
             Some(port) => {
                 port.stop.cancel();
-                self.remember(&kept.iter().map(|(id, port)| (id, port.number)).collect())
+                self.remember(&kept.iter().map(|(id, port)| (id, port.number)).collect()).await
             }
             None => Ok(()),
         }
@@ -127,13 +127,19 @@ impl Ports {
         Port { number, stop }
     }
 
-    fn remember(&self, numbers: &BTreeMap<&DatabaseId, u16>) -> io::Result<()> {
-        let new = self.file.with_extension("new");
-        let mut file = std::fs::File::create(&new)?;
-        file.write_all(&serde_json::to_vec(numbers)?)?;
-        file.sync_all()?;
-        std::fs::rename(&new, &self.file)
+    async fn remember(&self, numbers: &BTreeMap<&DatabaseId, u16>) -> io::Result<()> {
+        let (text, file) = (serde_json::to_vec(numbers)?, self.file.clone());
+        tokio::task::spawn_blocking(move || replace(&file, &text)).await?
     }
+}
+
+/// Replaces a file: after a crash it has the old bytes or the new ones.
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let new = path.with_extension("new");
+    let mut file = std::fs::File::create(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&new, path)
 }
 
 /// Reads the port file. Without it databases get other ports, which is better than no server.
@@ -179,7 +185,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_port_is_a_database_s_until_it_is_deleted() {
+    async fn a_database_keeps_its_port_until_deleted() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("ports.json");
         let [a, b, c]: [DatabaseId; 3] = ["a1", "b2", "c3"].map(|id| id.parse().unwrap());
@@ -195,7 +201,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_port_that_others_took_or_nobody_remembers_is_replaced() {
+    async fn a_taken_or_forgotten_port_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("ports.json");
         let id: DatabaseId = "a1".parse().unwrap();

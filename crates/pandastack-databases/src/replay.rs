@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_with_much_log_is_waited_for_and_one_that_died_is_not() {
+    fn only_a_live_replaying_server_is_awaited() {
         assert_eq!(started([0, 1], true), (true, String::new()));
         assert_eq!(started([1, 0], true), (true, format!("{REPLAYING}\n")));
         assert!(!started([1, 1], true).0, "what is beside the server does not start");
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_slow_is_waited_for_and_one_that_is_gone_or_refuses_is_not() {
+    fn only_a_slow_server_is_awaited() {
         let said = || "said".to_owned();
         let session = |error: LoginError| ProbeError::Session(error.into());
         let sql = |code: &str| session(SqlError { code: code.to_owned(), ..SqlError::default() }.into());

@@ -308,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_note_of_another_database_says_nothing() {
+    fn a_comment_of_another_database_is_ignored() {
         let id: DatabaseId = "a1".parse().unwrap();
         for (comment, expect) in
             [("a1 3", Some(3)), ("a1 0", Some(0)), ("b2 3", None), ("a12 3", None), ("a1", None), ("", None)]
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_can_be_tried_again_and_a_mistake_cannot() {
+    fn transient_sql_errors_are_retryable_and_mistakes_are_not() {
         for (sqlstate, status) in
             [("57P01", 503), ("57P03", 503), ("53300", 503), ("57014", 400), ("42P01", 400), ("28P01", 400)]
         {

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_few_and_said_in_two_ways() {
+    fn database_sizes_are_fixed_and_both_size_options_must_agree() {
         for (size, memory_mb, expect) in [
             (None, None, Some(1)),
             (Some("4g"), None, Some(4)),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_no_addresses_of_sandboxes() {
+    fn database_ids_never_look_like_sandbox_addresses() {
         let id = "3f2b0c1e-7d7f-4c58-9d0e-0d2b7a0f9a55";
         for (label, expect) in
             [(id, false), ("12345678-7d7f-4c58", true), ("8000-a", true), ("1234567a-1", false)]

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mistyped_word_is_refused() {
+    fn a_misspelt_manifest_key_is_refused() {
         let read = Manifest::parse("[app]\nname = \"a\"\nstart_command = \"x\"\nport = 3000\n").unwrap();
         assert_eq!((read.start_command.as_deref(), read.port), (Some("x"), Some(3000)));
         for (text, word) in [
@@ -131,14 +131,14 @@ mod tests {
     }
 
     #[test]
-    fn variables_are_texts() {
+    fn variable_values_become_text() {
         let read = Manifest::parse("[env]\nMODE = \"fast\"\nWORKERS = 4\nDEBUG = false\n").unwrap();
         let expect = [("DEBUG", "false"), ("MODE", "fast"), ("WORKERS", "4")];
         assert_eq!(read.env, expect.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
     }
 
     #[test]
-    fn variables_may_be_of_the_build_or_the_run_alone() {
+    fn variables_can_be_limited_to_build_or_run() {
         let read = Manifest::parse("[env]\nA = 1\nrun = 2\n[env.build]\nB = 3\n").unwrap();
         assert_eq!(read.env.keys().collect::<Vec<_>>(), ["A", "run"], "a variable that is named as a stage");
         assert_eq!((read.build_env["B"].as_str(), read.run_env.is_empty()), ("3", true));

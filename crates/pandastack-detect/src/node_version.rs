@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn conditions_hold_as_npm_reads_them() {
+    fn node_version_ranges_follow_npm_semantics() {
         for (wanted, suits) in [
             (">=20 <21", [false, true, false]),
             (">= 20 < 21", [false, true, false]),

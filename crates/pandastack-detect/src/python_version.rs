@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn conditions_hold_by_the_first_two_numbers() {
+    fn python_version_ranges_compare_major_and_minor() {
         let check = |wanted: &str, has: &str, expect| {
             let wish = PythonRequirement { wanted: wanted.to_owned(), file: "pyproject.toml" };
             assert_eq!(wish.suits(has), expect, "{wanted} with {has}");

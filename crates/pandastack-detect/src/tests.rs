@@ -57,7 +57,7 @@ fn pip(rest: &str) -> String {
 }
 
 #[test]
-fn static_files_come_last() {
+fn static_sites_are_detected_last() {
     let row = |directory| Row {
         framework: "static",
         install: None,
@@ -71,7 +71,7 @@ fn static_files_come_last() {
 }
 
 #[test]
-fn both_sides_are_told_apart_by_who_starts() {
+fn a_start_script_decides_between_node_and_python() {
     let python = ("app.py", "app = Flask(__name__)");
     let plan = detect(
         &view(&[("package.json", r#"{"devDependencies":{"a":"1"}}"#), python]),
@@ -86,7 +86,7 @@ fn both_sides_are_told_apart_by_who_starts() {
 }
 
 #[test]
-fn what_was_said_wins() {
+fn user_settings_override_detection() {
     let user_settings = UserSettings {
         framework: Some("node".into()),
         install: Some("make deps".into()),
@@ -108,7 +108,7 @@ fn what_was_said_wins() {
 }
 
 #[test]
-fn nothing_known_says_what_was_looked_for() {
+fn a_failed_detection_lists_the_expected_files() {
     let error = detect(&view(&[("Main.java", "")]), &UserSettings::default()).unwrap_err().to_string();
     for part in ["package.json", "requirements.txt", "index.html", "Main.java", "start_command"] {
         assert!(error.contains(part), "{part}: {error}");

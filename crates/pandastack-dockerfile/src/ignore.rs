@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_as_docker_reads_them() {
+    fn ignore_patterns_match_like_docker() {
         let ignore = Ignore::parse(
             "# comment\n*.log\n/node_modules\n**/*.pyc\ndocs/**\n!docs/keep.md\n*/temp*\nfile?.[ch]\n\
              !keep.log\n",
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn many_double_stars_end() {
+    fn patterns_with_many_double_stars_terminate() {
         let deep = vec!["a"; 40].join("/");
         let stars = vec!["**"; 20].join("/");
         assert!(!Ignore::parse(&format!("{stars}/x")).excludes(&deep));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_but_one_directory() {
+    fn an_ignore_file_can_exclude_all_but_one_directory() {
         let ignore = Ignore::parse("*\n!src\n");
         assert!(ignore.excludes("README") && ignore.excludes("other/x") && !ignore.excludes("src/main.rs"));
         assert_eq!(Ignore::parse("..\n/\n\n"), Ignore::default());

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_and_quotes() {
+    fn variables_and_quotes_are_expanded() {
         for (word, expect) in [
             ("$A/x", "one/x"),
             ("${A}x", "onex"),
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_expanded_is_named() {
+    fn invalid_expansions_are_named_in_the_error() {
         assert_eq!(expanded("${A"), Err(ExpandError::Unclosed("${A".to_owned())));
         assert_eq!(expanded("${A:-x"), Err(ExpandError::Unclosed("${".to_owned())));
         assert_eq!(expanded("${A%x}"), Err(ExpandError::Modifier("A%x".to_owned())));
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn words_keep_their_quotes() {
+    fn split_words_keep_their_quotes() {
         assert_eq!(split("a \"b c\" d\\ e  'f g'", '\\'), ["a", "\"b c\"", "d\\ e", "'f g'"]);
         assert_eq!(split("", '\\'), Vec::<String>::new());
     }

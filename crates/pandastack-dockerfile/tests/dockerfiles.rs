@@ -47,7 +47,7 @@ CMD [\"python\", \"-m\", \"app\"]
 ";
 
 #[test]
-fn a_python_app() {
+fn a_python_dockerfile_is_parsed() {
     let file = parse(PYTHON).unwrap();
     assert_eq!(
         (file.stages.len(), file.stages[0].line, file.stages[0].from.as_str()),
@@ -63,7 +63,7 @@ fn a_python_app() {
 }
 
 #[test]
-fn a_node_app_in_two_stages() {
+fn a_two_stage_node_dockerfile_is_parsed() {
     let file = parse(
         "ARG NODE=20\nFROM node:${NODE} AS Build\nARG NODE\nRUN npm ci && npm run build\n\
          FROM nginx\nCOPY --from=build --chown=www:www /app/dist /usr/share/nginx/html\n",
@@ -78,7 +78,7 @@ fn a_node_app_in_two_stages() {
 }
 
 #[test]
-fn a_static_go_program_from_scratch() {
+fn a_scratch_go_dockerfile_is_parsed() {
     let file = parse(
         "FROM --platform=$BUILDPLATFORM golang AS build\nRUN CGO_ENABLED=0 go build -o /out/app ./cmd\n\
          FROM scratch\nCOPY --from=build /out/app /app\nENTRYPOINT [\"/app\"]\n",
@@ -89,7 +89,7 @@ fn a_static_go_program_from_scratch() {
 }
 
 #[test]
-fn apt_with_continuation_comments_and_cleanup() {
+fn a_run_with_continuations_and_comments_is_joined() {
     let text = run_text(
         "RUN apt-get update && \\\n    # why not\n\n    apt-get install -y curl \\\n  \
          && rm -rf /var/lib/apt/lists/*",
@@ -98,7 +98,7 @@ fn apt_with_continuation_comments_and_cleanup() {
 }
 
 #[test]
-fn lines_after_a_continued_instruction_are_counted() {
+fn line_numbers_are_correct_after_a_continued_instruction() {
     let file = parse("FROM base\nRUN a \\\n b\n\nRUN c\n").unwrap();
     assert_eq!(file.stages[0].steps.iter().map(|step| step.line).collect::<Vec<_>>(), [2, 5]);
 }
@@ -180,7 +180,7 @@ fn commands() {
 }
 
 #[test]
-fn another_escape_character_and_line_ends() {
+fn a_custom_escape_character_and_crlf_are_parsed() {
     let file = parse("# escape=`\r\nFROM base\r\nRUN dir `\r\n  C:\\\r\nWORKDIR C:\\x\r\n").unwrap();
     assert_eq!(file.escape, '`');
     assert_eq!(file.stages[0].steps[0].text, "RUN dir   C:\\");
@@ -221,7 +221,7 @@ fn errors_name_the_line() {
 }
 
 #[test]
-fn files_that_would_take_long_are_refused_soon() {
+fn oversized_dockerfiles_are_rejected_quickly() {
     let began = std::time::Instant::now();
     let stages: String = (0..70_000).map(|number| format!("FROM a AS s{number}\n")).collect();
     assert!(parse(&stages).is_err());
@@ -236,7 +236,7 @@ fn files_that_would_take_long_are_refused_soon() {
 
 /// Every prefix of every file, and files with bytes changed, are parsed or refused, and never more.
 #[test]
-fn nothing_makes_it_panic() {
+fn arbitrary_dockerfiles_never_panic_the_parser() {
     let seeds =
         [PYTHON, "FROM base\nRUN <<-'E' cat\n\tä\n\tE\nENV A=\"ü\\\" $B\" C='\nCOPY [\"a\"] <<x ${y:-\n"];
     let mut state = 0x2545_f491_4f6c_dd1d_u64;

@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn native_refusals_keep_their_meaning() {
+    fn native_errors_map_to_matching_rpc_codes() {
         for (status, name) in [
             (400, "invalid_argument"),
             (401, "unauthenticated"),
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gone_sandbox_has_the_words_that_clients_look_for() {
+    fn a_gone_sandbox_returns_502() {
         let gone = SandboxGone { sandbox: SandboxId::random(), reason: "it is paused" };
         assert_eq!(gone.into_response().status(), 502);
     }

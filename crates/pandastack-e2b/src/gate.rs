@@ -12,7 +12,7 @@ use pandastack_types::SandboxId;
 use pandastack_types::api::Sandbox;
 
 use crate::error::{RestError, RpcCode, RpcError, SandboxGone};
-use crate::native::{DirectoryUnavailable, Identity, Native, OnBehalf};
+use crate::native::{DelegatedAccess, DirectoryUnavailable, Identity, Native};
 use crate::sandbox_state::{auto_resumes, is_paused, is_visible};
 use crate::session::{Session, no_sandbox_named};
 use crate::token::{Operation, Signed};
@@ -51,7 +51,7 @@ pub(crate) async fn session_of(
         return Err(SandboxGone { sandbox, reason }.into_response());
     }
     let default_user = found.and_then(|found| found.user);
-    let identity = Identity::Sandbox(OnBehalf { sandbox: sandbox.clone(), key: None });
+    let identity = Identity::Sandbox(DelegatedAccess { sandbox: sandbox.clone(), key: None });
     Ok(Session { native: native.caller(identity, extensions), sandbox, default_user })
 }
 
@@ -150,6 +150,6 @@ pub(crate) async fn check_credential(
         Some(Err(refused)) => refused.to_string(),
         None => TOKEN_REQUIRED.to_owned(),
     };
-    native.directory.note_wrong(from);
+    native.directory.count_invalid_key(from);
     Err(CredentialError::Wrong(wrong))
 }

@@ -40,7 +40,7 @@ use axum::Router;
 use pandastack_types::link::LinkKey;
 
 use native::Native;
-pub use native::{Access, Directory, DirectoryUnavailable, FoundSandbox, OnBehalf};
+pub use native::{Access, DelegatedAccess, Directory, DirectoryUnavailable, FoundSandbox};
 pub use ports::{ENVD_PORT, INTERPRETER_PORT, PORTS};
 
 /// Both sides of the translation.

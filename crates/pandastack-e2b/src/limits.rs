@@ -16,7 +16,7 @@ pub(crate) const PAGE_ITEMS_MAX: usize = 100;
 pub(crate) const FORKS_MAX: u32 = 100;
 /// Events that a polled watcher keeps; beyond it the oldest go.
 pub(crate) const WATCHER_EVENTS_MAX: usize = 4096;
-/// Polled watchers of all sandboxes. Beyond it: `resource_exhausted`.
+/// PollResult watchers of all sandboxes. Beyond it: `resource_exhausted`.
 pub(crate) const WATCHERS_MAX: usize = 1024;
 /// Seconds after which a watcher that nobody polls is removed.
 pub(crate) const WATCHER_IDLE_SECONDS: u64 = 300;

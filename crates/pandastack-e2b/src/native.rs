@@ -1,7 +1,7 @@
 //! Calls the native API within the process.
 //!
 //! A request goes through the same router as one from the network, so it is authenticated, limited, checked and audited
-//! there. Two identities exist: the caller's own API key, and [`OnBehalf`] of a sandbox, for calls that proved to know
+//! there. Two identities exist: the caller's own API key, and [`DelegatedAccess`] of a sandbox, for calls that proved to know
 //! its access token. The second travels as a request extension, which nothing from the network can set.
 
 use std::net::IpAddr;
@@ -28,7 +28,7 @@ use crate::token::TokenKey;
 /// Marks a request that is made for the holder of a sandbox's access token: it may do in that sandbox what a key of
 /// its workspace with scope `sandboxes` may.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OnBehalf {
+pub struct DelegatedAccess {
     /// The sandbox.
     pub sandbox: SandboxId,
     /// Public prefix of the API key that the token was created for, once the token was checked. Open
@@ -62,7 +62,7 @@ pub trait Directory: Send + Sync {
     /// Returns whether a client at an address may try a credential, given its failed attempts.
     fn admits(&self, from: Option<IpAddr>) -> bool;
     /// Counts a wrong credential.
-    fn note_wrong(&self, from: Option<IpAddr>);
+    fn count_invalid_key(&self, from: Option<IpAddr>);
 }
 
 /// Inputs of a sandbox's access tokens. Raising the revision, or deleting a key, ends the tokens
@@ -115,7 +115,7 @@ pub(crate) enum Identity {
     /// The API key of the request.
     Key(String),
     /// The holder of a sandbox's access token.
-    Sandbox(OnBehalf),
+    Sandbox(DelegatedAccess),
 }
 
 /// The native API.

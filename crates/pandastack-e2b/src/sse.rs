@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn events_are_found_wherever_the_chunks_are_cut() {
+    async fn events_are_parsed_at_any_chunk_split() {
         let text = ": hello\n\nid: 1-0\nevent: stdout\ndata: {\"data\":\"YQ==\"}\n\nevent: exit\ndata: {\"exit_code\":0}\n\n";
         for cut in 1..text.len() {
             let chunks = [&text[..cut], &text[cut..]].map(|part| Ok::<_, std::io::Error>(part.to_owned()));

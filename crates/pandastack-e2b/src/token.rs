@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_differ_by_sandbox_and_do_not_change() {
+    fn tokens_are_bound_to_their_sandbox_and_key() {
         let (a, b) = (SandboxId::random(), SandboxId::random());
         let access = |revision, keys: &[&str]| Access {
             revision,
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signed_url_ends_with_the_key_of_its_token() {
+    fn a_signed_url_is_revoked_with_its_token_key() {
         let sandbox = SandboxId::random();
         let base = Signed { path: "/a", user: "", signature: "", expiration: None };
         let signature = base.expected(Operation::Read, &key().token(&sandbox, "pds_1", 0));
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signature_holds_for_one_path_operation_user_and_time() {
+    fn signatures_are_bound_to_path_operation_user_and_time() {
         let base = Signed { path: "/a b", user: "user", signature: "", expiration: Some(100) };
         let signature = base.expected(Operation::Read, "t");
         let good = Signed { signature: &signature, ..base.clone() };
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_signature_is_the_one_that_clients_make() {
+    fn signatures_match_those_of_e2b_clients() {
         // From `e2b.sandbox.signature.get_signature` of the Python client.
         let signed = Signed { path: "/home/user/x", user: "", signature: "", expiration: None };
         assert_eq!(signed.expected(Operation::Read, "token"), EXPECTED_BY_CLIENT);

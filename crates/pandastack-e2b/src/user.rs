@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_begin_at_home() {
+    fn relative_paths_resolve_against_the_home_directory() {
         let user = User { name: "user".into(), home: "/home/user".into() };
         for (path, absolute) in [
             ("/etc/x", "/etc/x"),
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn users_are_named_by_basic_authorization() {
+    fn basic_authorization_selects_the_user() {
         let with = |value: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::AUTHORIZATION, value.parse().unwrap());
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn homes_are_read_as_in_every_passwd() {
+    fn home_directories_are_read_from_passwd() {
         let passwd = "root:x:0:0:root:/root:/bin/sh\npg:x:7:7::/var/lib/pg:/bin/sh\n";
         assert_eq!(home_of(passwd, "pg").as_deref(), Some("/var/lib/pg"));
         assert_eq!(home_of(passwd, "nobody"), None);

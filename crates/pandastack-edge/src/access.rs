@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn visibility_decides() {
+    fn visibility_controls_preview_access() {
         assert!(passes(&mut head(Method::GET, "/", &[]), Visibility::Unlisted));
         assert!(!passes(&mut head(Method::GET, "/", &[]), Visibility::Private));
         let mut good = head(Method::GET, "/", &[("x-pandastack-preview-token", token())]);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signed_url_becomes_a_cookie_and_the_cookie_opens() {
+    fn a_signed_url_is_exchanged_for_an_access_cookie() {
         let uri = format!("/page?a=1&{PARAMETER}={}&b=2", signed());
         let Ok(Verdict::Redirect(answer)) =
             check(&mut head(Method::GET, &uri, &[]), &route(Visibility::Private), 80, false, || NOW)
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn over_tls_only_a_cookie_of_this_very_host_opens() {
+    fn over_tls_only_host_prefixed_cookies_grant_access() {
         let uri = format!("/?{PARAMETER}={}", signed());
         let Ok(Verdict::Redirect(answer)) =
             check(&mut head(Method::GET, &uri, &[]), &route(Visibility::Private), 80, true, || NOW)
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unlisted_preview_sees_no_credentials_either() {
+    fn an_unlisted_preview_receives_no_credentials() {
         let mut request = head(
             Method::GET,
             &format!("/page?a=1&{PARAMETER}={}", signed()),
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signed_post_passes_without_its_signature() {
+    fn a_signed_post_is_forwarded_without_its_signature() {
         let mut post = head(Method::POST, &format!("/hook?{PARAMETER}={}", signed()), &[]);
         assert!(passes(&mut post, Visibility::Private));
         assert_eq!(post.uri, "/hook");

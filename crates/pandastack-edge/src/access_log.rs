@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_as_wide_as_they_must_be() {
+    fn numbers_are_zero_padded_to_the_minimum_width() {
         let check = |number, width, expect: &str| {
             let mut line = b"x".to_vec();
             push_number(&mut line, number, width);

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_finds_no_slot_leaves_nothing() {
+    fn a_refused_connection_leaves_no_entry() {
         let connections =
             Arc::new(ClientConnections { all: CONNECTIONS_MAX.into(), ..ClientConnections::default() });
         assert!(connections.enter([10, 0, 0, 1].into()).is_none());

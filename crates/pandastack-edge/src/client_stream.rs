@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_vanishes_is_asked_for() {
+    async fn client_connections_use_tcp_keepalive() {
         let (_client, stream) = connected().await;
         tune(&stream).unwrap();
         assert!(sockopt::socket_keepalive(&stream).unwrap());
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_clock_runs_while_nothing_is_taken() {
+    async fn the_stall_clock_runs_while_the_client_reads_nothing() {
         let (mut client, stream) = connected().await;
         let mut stream = ClientStream::new(stream);
         let clock = stream.clock();

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn no_address_is_used_that_was_granted_before_a_stall() {
+    async fn addresses_granted_before_a_stall_are_not_dialed() {
         let guest = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = guest.local_addr().unwrap();
         let (epoch, stall) = crate::stall::ending_epoch();

@@ -1,13 +1,13 @@
 //! Routes for a separate edge process: requested from control, which notifies it of changes.
 //!
 //! ```text
-//!   GET /internal/v1/routes/{sandbox}   an EdgeRoute, 404 when there is none
-//!   GET /internal/v1/names/{name}       an EdgeName, 404 when it is nobody's
+//!   GET /internal/v1/routes/{sandbox}   an EdgeRoute, 404 if the sandbox has no route
+//!   GET /internal/v1/names/{name}       an EdgeName, 404 if no app has the name
 //!   GET /internal/v1/routes             a line per change: the sandbox's id, or NAMES_CHANGED; an empty line now and then
 //! ```
 //!
-//! While no control server answers, what was known before is used; when one responds again everything is
-//! read again, since changes may have been missed.
+//! While no control server responds, the last known routes are used. When one responds again, all are read
+//! again, since changes may have been missed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

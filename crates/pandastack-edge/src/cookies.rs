@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn no_cookie_of_a_guest_reaches_its_neighbours() {
+    fn cookie_domains_set_by_guests_are_removed() {
         let plain = "a=1; Path=/; HttpOnly";
         check(&[plain], false, &[plain]);
         check(&["a=1; Domain=example.com; Path=/", plain], false, &["a=1; Path=/", plain]);
@@ -87,12 +87,12 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_may_share_cookies_within_a_domain_of_his_own() {
+    fn cookies_may_be_shared_within_a_custom_domain() {
         check(&["a=1; Domain=shop.example"], true, &["a=1; Domain=shop.example"]);
     }
 
     #[test]
-    fn our_cookies_are_not_a_guests_to_set() {
+    fn guests_cannot_set_platform_cookies() {
         let other = "other=1";
         check(&["pandastack_preview=x; Path=/", other], true, &[other]);
         check(

@@ -126,14 +126,14 @@ mod tests {
     }
 
     #[test]
-    fn names_of_sandboxes_are_cut_at_the_first_dash() {
+    fn sandbox_host_names_are_split_at_the_first_dash() {
         check(&format!("8000-{ID}.localhost:8080"), &[], sandbox(8000, false));
         check(&format!("8000-{ID}.preview.example.com"), &[], sandbox(8000, false));
         check(&format!("8000-{}.LOCALHOST", ID.to_uppercase()), &[], sandbox(8000, false));
     }
 
     #[test]
-    fn other_names_may_be_an_apps() {
+    fn unmatched_host_names_are_treated_as_app_names() {
         let named = |name: &str| Destination::Named(name.to_owned());
         check(&format!("{ID}.localhost"), &[], named(&format!("{ID}.localhost")));
         check("Shop.Example.com:443", &[], named("shop.example.com"));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_count_where_the_name_says_nothing() {
+    fn headers_select_the_sandbox_when_the_host_name_does_not() {
         let named = [("e2b-sandbox-id", ID), ("e2b-sandbox-port", "49983")];
         for host in ["localhost:8080", "127.0.0.1:8080", "[::1]:8080", "sandbox.example.com"] {
             check(host, &named, sandbox(49983, true));
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_only_looks_like_a_sandbox_is_reported() {
+    fn a_malformed_sandbox_host_name_is_reported() {
         for host in [&format!("0-{ID}.localhost"), &format!("70000-{ID}.localhost"), "80-.localhost"] {
             let mut headers = HeaderMap::new();
             headers.insert(header::HOST, host.parse().unwrap());
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_uri_wins_over_the_header() {
+    fn the_uri_overrides_the_host_header() {
         let mut headers = HeaderMap::new();
         headers.insert(header::HOST, "localhost".parse().unwrap());
         let uri: Uri = format!("http://80-{ID}.localhost/").parse().unwrap();

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_form_follows_the_client() {
+    fn the_error_format_follows_the_accept_header() {
         check(EdgeError::Unknown, false, "text/html,*/*", 404, "text/html");
         check(EdgeError::Unknown, false, "*/*", 404, "application/json");
         check(EdgeError::Unknown, true, "text/html", 502, "application/json");
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn error_bodies_have_the_phrases_that_clients_match() {
+    fn error_bodies_contain_the_phrases_e2b_clients_match() {
         let gone = EdgeError::Unknown.header_body(&target(true), 502);
         assert!(gone.contains("was not found") && gone.contains("\"sandboxId\":\""), "{gone}");
         for closed in [EdgeError::PortClosed, EdgeError::InsideOnly("127.0.0.1".to_owned())] {
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn busy_invites_another_try_and_pages_are_escaped() {
+    fn busy_errors_set_retry_after_and_escape_html() {
         let answer = EdgeError::Busy("x".to_owned()).answer(None, &HeaderMap::new());
         assert_eq!(answer.status(), 503);
         assert!(answer.headers().contains_key(RETRY_AFTER));

@@ -338,7 +338,7 @@ mod tests {
     use crate::guest_stream::GuestStream;
 
     #[tokio::test]
-    async fn a_tunnel_holds_little_beside_its_buffers() {
+    async fn a_tunnel_uses_little_memory_beside_its_buffers() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let upstream = Box::new(Upstream::new(GuestStream::Tcp(stream)));

@@ -73,7 +73,7 @@ impl<T: Openable, E: Clone + Send + Sync + 'static> Gate<T, E> {
     }
 
     /// Takes a resource that was opened elsewhere, unless one is open; returns the one to use.
-    /// While one is being opened, that is given to those who wait for it.
+    /// While one is being opened, waiters get that one.
     pub(crate) fn offer(&self, thing: Arc<T>) -> Arc<T> {
         let mut state = self.lock();
         match &*state {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_hundred_wait_and_it_opens_once() {
+    async fn concurrent_callers_open_a_gate_once() {
         let (gate, tasks) = (Arc::new(Gate::<TestResource, String>::default()), TaskTracker::new());
         let opened = Arc::new(AtomicUsize::new(0));
         let passes = (0..100).map(|_| {
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_opened_elsewhere_is_used_where_nothing_is_open() {
+    async fn an_offered_resource_is_used_when_none_is_open() {
         let (gate, tasks) = (Arc::new(Gate::<TestResource, String>::default()), TaskTracker::new());
         let offered = gate.offer(thing());
         let passed = gate.pass(&tasks, || async { Err("not asked".to_owned()) }).await.unwrap();
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_closed_gate_opens_again_and_failures_are_not_cached() {
+    async fn gates_reopen_closed_resources_and_retry_failures() {
         let (gate, tasks) = (Arc::new(Gate::<TestResource, String>::default()), TaskTracker::new());
         let failed = gate.pass(&tasks, || async { Err("asleep".to_owned()) }).await;
         assert_eq!(failed.err(), Some(GateError::Failed("asleep".to_owned())));
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn past_the_bound_nobody_waits() {
+    async fn requests_beyond_the_hold_limit_are_rejected() {
         let (gate, tasks) = (Arc::new(Gate::<TestResource, String>::default()), TaskTracker::new());
         let (open, opening) = oneshot::channel::<()>();
         let first = {
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_opening_survives_the_one_who_began_it() {
+    async fn a_gate_opening_survives_its_cancelled_caller() {
         let (gate, tasks) = (Arc::new(Gate::<TestResource, String>::default()), TaskTracker::new());
         let (open, opening) = oneshot::channel::<()>();
         let mut began = Box::pin(gate.pass(&tasks, || async {

@@ -50,7 +50,7 @@ impl Timer for HeadClock {
 
     fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn Sleep>> {
         self.0.set(deadline);
-        Box::pin(WaitsForHead(Arc::clone(&self.0)))
+        Box::pin(HeadWait(Arc::clone(&self.0)))
     }
 
     // Not by another one: the end of the old would stop the clock of the new.
@@ -60,9 +60,9 @@ impl Timer for HeadClock {
 }
 
 /// Exists while a head is waited for.
-struct WaitsForHead(Arc<Wait>);
+struct HeadWait(Arc<Wait>);
 
-impl Future for WaitsForHead {
+impl Future for HeadWait {
     type Output = ();
 
     /// Never fires: the driver of the connection checks the clock.
@@ -71,9 +71,9 @@ impl Future for WaitsForHead {
     }
 }
 
-impl Sleep for WaitsForHead {}
+impl Sleep for HeadWait {}
 
-impl Drop for WaitsForHead {
+impl Drop for HeadWait {
     fn drop(&mut self) {
         self.0.due_us.store(0, Ordering::Relaxed);
     }
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_runs_while_a_head_is_waited_for() {
+    fn the_head_clock_runs_only_while_a_head_is_awaited() {
         let clock = HeadClock::new();
         assert_eq!(clock.due(), None);
         let mut wait = clock.sleep(Duration::from_secs(9));

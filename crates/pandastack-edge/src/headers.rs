@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_says_nothing_about_itself() {
+    fn forwarding_headers_of_a_client_are_replaced() {
         let mut head = parts(&[
             ("host", "80-a.localhost:8080"),
             ("x-forwarded-for", "1.1.1.1"),
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn no_claim_of_a_client_is_left() {
+    fn forwarding_headers_from_clients_are_removed() {
         let claims = [
             "x-forwarded-for",
             "x-forwarded-proto",
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_sees_no_api_key_of_ours() {
+    fn platform_api_keys_are_stripped_before_the_guest() {
         let mut head = parts(&[("host", "a"), ("x-api-key", "pds_0123456789abcdef0123456789abcdef")]);
         head.uri = "/x?y=1&access_token=pds_0123&z=2".parse().unwrap();
         to_guest(&mut head);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn every_header_of_ours_is_looked_for() {
+    fn every_platform_header_is_recognized() {
         let others = [CONNECTION, UPGRADE, TE, EXPECT, AUTHORIZATION, API_KEY, PROXY];
         for name in HOP_BY_HOP.iter().chain(&others) {
             assert!(is_ours(name), "{name}");
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_a_connection_stays_on_it() {
+    fn hop_by_hop_headers_are_not_forwarded() {
         let mut head = parts(&[
             ("host", "a"),
             ("connection", "keep-alive, X-Secret-Hop, host"),
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_ours_stays_here_and_a_guest_has_its_own() {
+    fn only_platform_keys_are_stripped_from_authorization() {
         for (value, kept) in [("Bearer pds_0123", false), ("Bearer eyJ", true), ("Basic dTpw", true)] {
             let mut head = parts(&[("authorization", value)]);
             to_guest(&mut head);
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn two_lengths_are_one_too_many() {
+    fn conflicting_length_and_host_headers_are_ambiguous() {
         let check = |lines: &[(&'static str, &'static str)], expect| {
             assert_eq!(is_ambiguous(&parts(lines).headers), expect, "{lines:?}");
         };
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_real_upgrade_is_one() {
+    fn an_upgrade_requires_both_headers() {
         assert!(
             upgrade_of(&parts(&[("connection", "keep-alive, Upgrade"), ("upgrade", "websocket")])).is_some()
         );

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_is_quiet_from_the_end_of_its_last_answer() {
+    fn a_connection_is_quiet_after_its_last_response_ends() {
         let in_flight = InFlight::new();
         let began = in_flight.quiet_since().expect("nothing was asked yet");
         let (first, second) = (in_flight.enter(), in_flight.enter());

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_cut_has_said_its_last_before_those_who_wait_for_it_give_up() {
+    fn stream_close_timeouts_end_before_the_waits_of_their_callers() {
         assert!(FRAME_WAIT + GOODBYE_WAIT < PARTING_WAIT);
         assert!(STILL_AFTER < Duration::from_secs(DRAIN_SECONDS));
         assert!(FRAME_WAIT + CLOSE_WAIT < STOP_WAIT);

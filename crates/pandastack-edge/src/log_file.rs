@@ -37,7 +37,7 @@ impl LogFile {
         let added = lines.len() as u64;
         if self.bytes.is_some_and(|bytes| bytes > 0 && bytes + added > self.bounds.bytes_max) {
             // Tried again with the next lines; these go where they would have gone before.
-            if let Err(error) = self.begin_anew() {
+            if let Err(error) = self.rotate() {
                 tracing::warn!(%error, path = %self.path.display(), "cannot rotate a log file");
             }
         }
@@ -46,7 +46,7 @@ impl LogFile {
         Ok(())
     }
 
-    fn begin_anew(&mut self) -> io::Result<()> {
+    fn rotate(&mut self) -> io::Result<()> {
         let mut to = self.bounds.old_files_max;
         while to > 0 {
             let from = if to == 1 { self.path.clone() } else { numbered(&self.path, to - 1) };
@@ -79,7 +79,7 @@ mod tests {
     const BOUNDS: Bounds = Bounds { bytes_max: 10, old_files_max: 2 };
 
     #[test]
-    fn a_full_file_is_put_aside_and_the_oldest_goes() {
+    fn a_full_log_is_rotated_and_the_oldest_deleted() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("access.log");
         let check = |expect: [&str; 4]| {
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_kept_where_files_cannot_be_put_aside() {
+    fn lines_are_kept_when_log_rotation_fails() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("access.log");
         fs::create_dir_all(numbered(&path, 1).join("in the way")).unwrap();
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_plain_file_is_only_written_to() {
+    fn special_files_are_written_without_rotation() {
         let mut log = LogFile::open(Path::new("/dev/null"), BOUNDS).unwrap();
         for _ in 0..3 {
             log.append(b"much longer than a file may be\n").unwrap();

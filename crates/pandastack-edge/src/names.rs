@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn names_are_asked_for_once_and_again_after_a_change() {
+    async fn app_names_are_cached_until_invalidated() {
         let (names, source) = (Names::default(), Source::default());
         let first = Some(AppRoute::NotServing("1".to_owned()));
         assert_eq!(names.find("app", &source).await.unwrap(), first);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_known_is_used_while_the_source_is_away() {
+    async fn cached_names_are_used_while_the_source_is_unavailable() {
         let (names, source) = (Names::default(), Source::default());
         let known = names.find("app", &source).await.unwrap();
         names.invalidate();
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn names_are_bounded() {
+    async fn the_app_name_cache_is_bounded() {
         let (names, source) = (Names::default(), Source::default());
         for n in 0..=NAMES_MAX {
             names.find(&n.to_string(), &source).await.unwrap();

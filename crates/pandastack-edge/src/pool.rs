@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_connection_that_was_idle_for_too_long_waits_for_another_request() {
+    async fn a_connection_idle_past_the_limit_stays_pooled() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let pools = Pools::default();

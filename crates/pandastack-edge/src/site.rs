@@ -10,7 +10,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::error::EdgeError;
 use crate::gate::{Gate, GateError};
-use crate::grant::{NoPermit, Permit, TrafficGrant};
+use crate::grant::{Permit, PermitError, TrafficGrant};
 use crate::limits::{AVOIDED_FOR, HELD_REQUESTS_MAX, HELD_WAIT, REQUESTS_PER_SANDBOX_MAX};
 use crate::route::{Location, Route};
 use crate::spread::Load;
@@ -149,8 +149,8 @@ impl Site {
         };
         match grant.enter() {
             Ok(permit) => Ok(Some(permit)),
-            Err(NoPermit::Closed) => Ok(None),
-            Err(NoPermit::Full) => Err(busy()),
+            Err(PermitError::Closed) => Ok(None),
+            Err(PermitError::Full) => Err(busy()),
         }
     }
 
@@ -171,10 +171,10 @@ impl Site {
             };
             match grant.enter() {
                 Ok(permit) => return Ok(permit),
-                Err(NoPermit::Full) => return Err(busy()),
+                Err(PermitError::Full) => return Err(busy()),
                 // The grant closed in between: open the next one.
-                Err(NoPermit::Closed) if tokio::time::Instant::now() < deadline => {}
-                Err(NoPermit::Closed) => return Err(self.refusal(GateError::Late)),
+                Err(PermitError::Closed) if tokio::time::Instant::now() < deadline => {}
+                Err(PermitError::Closed) => return Err(self.refusal(GateError::Late)),
             }
         }
     }
@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_late_answer_does_not_replace_a_later_one() {
+    fn a_stale_route_does_not_replace_a_newer_one() {
         let route = |visibility| Route { to: Location::Fixed([127, 0, 0, 1].into()), visibility, key: None };
         let site = Site::new(SandboxId::random(), route(Visibility::Unlisted), true);
         site.invalidate();

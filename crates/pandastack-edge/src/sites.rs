@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_route_that_was_read_before_a_change_is_read_again() {
+    async fn a_route_read_before_an_invalidation_is_reread() {
         let (sites, id) = (Sites::default(), SandboxId::random());
         for visibility in [Visibility::Unlisted, Visibility::Private] {
             // The first time it is not known yet, then it is known and invalid.

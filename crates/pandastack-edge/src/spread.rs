@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_are_always_there_share_requests() {
+    fn always_on_instances_share_requests_evenly() {
         check(&[2, 1, 2], 3, 1);
         check(&[FULL + 2, FULL + 1, FULL + 2], 3, 1);
         let turns: Vec<_> = (0..6).map(|turn| choose(&loads(&[1, 1, 1]), 3, turn, &[]).unwrap()).collect();
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_tried_or_does_not_answer_is_passed_over() {
+    fn tried_and_unresponsive_instances_are_skipped() {
         let mut three = loads(&[0, 5, 0]);
         assert_eq!(choose(&three, 1, 0, &[0]), Some(1), "the next one in line");
         assert_eq!(choose(&three, 1, 0, &[0, 1]), Some(2));

@@ -63,19 +63,19 @@ impl Clock {
         Epoch { clock: self, stalls: self.stalls.load(Ordering::SeqCst) }
     }
 
-    /// A clock that nobody keeps tells nothing.
-    fn stands_still(&self, now_ms: u64) -> bool {
+    /// Whether the clock is late. Without a running ticker, it never is.
+    fn is_stalled(&self, now_ms: u64) -> bool {
         let ticked_ms = self.ticked_ms.load(Ordering::SeqCst);
         ticked_ms > 0 && Duration::from_millis(now_ms.saturating_sub(ticked_ms)) > STALL_MAX
     }
 
     fn has_ended(&self, epoch: Epoch, now_ms: u64) -> bool {
-        self.stands_still(now_ms) || self.stalls.load(Ordering::SeqCst) != epoch.stalls
+        self.is_stalled(now_ms) || self.stalls.load(Ordering::SeqCst) != epoch.stalls
     }
 
     /// A sign of life. The stall is counted first: nobody may see the new time and the old count.
     fn tick(&self, now_ms: u64) {
-        if self.stands_still(now_ms) {
+        if self.is_stalled(now_ms) {
             self.stalls.fetch_add(1, Ordering::SeqCst);
             tracing::warn!("this process stood still; asking agents again for every sandbox");
         }
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_epoch_ends_with_a_stall_and_not_before() {
+    fn an_epoch_ends_only_with_a_stall() {
         let clock: &'static Clock = Box::leak(Box::new(Clock::start()));
         let unkept = clock.epoch();
         assert!(!clock.has_ended(unkept, 1_000_000), "nobody keeps the clock");
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_waits_longer_than_an_edge_may_stand_still() {
+    fn the_agent_hold_exceeds_the_maximum_edge_stall() {
         assert!(STALL_MAX + TICK * 2 < Duration::from_secs(pandastack_types::grant::HOLD_SECONDS));
     }
 }

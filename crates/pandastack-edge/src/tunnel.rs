@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_tunnel_ends_for_both_sides_when_its_grant_is_cut() {
+    async fn cutting_a_grant_closes_both_sides_of_a_tunnel() {
         let grant = grant();
         let (mut client, client_side) = duplex(64);
         let (mut guest, guest_side) = duplex(64);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_guest_that_takes_nothing_is_no_reason_to_call_a_stream_idle() {
+    async fn a_stream_with_blocked_writes_is_not_idle() {
         let grant = grant();
         let (mut guest, guest_side) = duplex(4);
         let mut tunnel = GuestTunnel::new(guest_side, grant.enter().ok().unwrap());

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_build_is_refused_and_nothing_is_written() {
+    fn an_unpinned_firecracker_build_is_not_installed() {
         let dir = tempfile::tempdir().unwrap();
         let from = dir.path().join("firecracker");
         fs::write(&from, "something else").unwrap();
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_replaced_whole() {
+    fn a_program_is_replaced_atomically() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("program");
         for contents in ["one", "two"] {

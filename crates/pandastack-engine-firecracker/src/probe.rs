@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_and_formats_must_fit() {
+    fn firecracker_jailer_and_snapshot_versions_must_match() {
         let dir = tempfile::tempdir().unwrap();
         let good = script(dir.path(), "good", "Firecracker v1.16.1", "v10.0.0");
         let patched = script(dir.path(), "patched", "Firecracker v1.16.1", "v11.0.0");
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_was_removed_is_named() {
+    fn a_missing_engine_program_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let [binary, jailer] = ["firecracker", "jailer"].map(|name| script(dir.path(), name, "", ""));
         let programs = Programs { binary: binary.clone(), jailer, cgroup_version: 2 };
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_kvm_says_so() {
+    fn a_missing_kvm_device_is_reported() {
         let refused = check_device(Path::new("/nonexistent/kvm")).unwrap_err().to_string();
         assert!(refused.contains("/nonexistent/kvm"), "{refused}");
     }

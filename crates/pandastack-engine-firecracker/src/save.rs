@@ -37,7 +37,8 @@ pub(crate) struct FileIdentity {
 impl FileIdentity {
     /// Identity of the file at a path.
     pub(crate) fn of_path(path: &Path) -> Result<Self> {
-        let metadata = fs::metadata(path).map_err(EngineError::io("look at the memory file", path))?;
+        let metadata =
+            fs::metadata(path).map_err(EngineError::io("read the metadata of the memory file", path))?;
         let modified = (metadata.mtime(), metadata.mtime_nsec());
         Ok(Self { device: metadata.dev(), inode: metadata.ino(), modified })
     }
@@ -85,7 +86,8 @@ pub(crate) async fn save(
         _ => 0,
     };
     turn.saved_in = Some(FileIdentity::of_path(&target.memory)?);
-    let state_bytes = fs::metadata(&target.state).map_err(EngineError::io("look at", &target.state))?.len();
+    let state_bytes =
+        fs::metadata(&target.state).map_err(EngineError::io("read the metadata of", &target.state))?.len();
     let written = bytes_written(machine.record.pid).saturating_sub(written_before + state_bytes);
     Ok(SaveStats { state_bytes, memory_bytes_written: written + copied, took: started.elapsed() })
 }
@@ -118,8 +120,11 @@ fn open_target(machine: &FirecrackerMachine, target: &SaveTarget) -> Result<(Pla
     let name = SAVED_STATE.to_owned();
     let state = PlacedFile { name, path: target.state.clone(), file, access: Access::Own };
     let memory = PlacedFile::open(SAVED_MEMORY, &target.memory, Access::Own)?;
-    let length =
-        memory.file.metadata().map_err(EngineError::io("look at the memory file", &target.memory))?.len();
+    let length = memory
+        .file
+        .metadata()
+        .map_err(EngineError::io("read the metadata of the memory file", &target.memory))?
+        .len();
     let expected = machine.record.shape.memory_bytes();
     if length == expected {
         return Ok((state, memory));
@@ -199,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mappings_of_the_base_are_found_with_their_offsets() {
+    fn mappings_of_the_base_file_are_parsed_with_their_offsets() {
         let text = "7f0000000000-7f0000200000 rw-p 00000000 08:01 42                     /memory\n\
                     7f0000200000-7f0000201000 rw-p 00000000 00:00 0 \n\
                     7f0000400000-7f0000500000 rw-p 00200000 08:01 42                     /memory\n\

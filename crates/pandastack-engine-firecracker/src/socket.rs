@@ -26,7 +26,7 @@ mod tests {
     use tokio::net::UnixListener;
 
     #[tokio::test]
-    async fn links_and_other_files_are_refused() {
+    async fn connecting_to_symlinks_or_regular_files_fails() {
         let dir = tempfile::tempdir().unwrap();
         let [socket, link, file] = ["socket", "link", "file"].map(|name| dir.path().join(name));
         let listener = UnixListener::bind(&socket).unwrap();
@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn long_paths_are_reached() {
+    async fn sockets_with_long_paths_are_reachable() {
         let dir = tempfile::tempdir().unwrap();
         let deep = dir.path().join("x".repeat(120));
         std::fs::create_dir(&deep).unwrap();

@@ -148,7 +148,9 @@ async fn load(control: &Control, tap: Option<&str>, volumes: usize) -> Result<()
 
 fn open_files(start: &mut Start) -> Result<Files> {
     let Start { shape, place, memory, origin } = start;
-    let length = fs::metadata(&*memory).map_err(EngineError::io("look at the memory file", &*memory))?.len();
+    let length = fs::metadata(&*memory)
+        .map_err(EngineError::io("read the metadata of the memory file", &*memory))?
+        .len();
     if length != shape.memory_bytes() {
         let detail = format!("{} has {length} bytes instead of {}", memory.display(), shape.memory_bytes());
         return Err(EngineError::Vmm { step: "using the memory file", detail });
@@ -191,7 +193,7 @@ fn place_volume(index: usize, volume: Volume) -> Result<PlacedFile> {
         );
         return Err(EngineError::Unsupported { action: "attach a read-only volume", reason });
     }
-    if image.metadata().map_err(EngineError::io("look at the volume", &path))?.size() < bytes {
+    if image.metadata().map_err(EngineError::io("read the metadata of the volume", &path))?.size() < bytes {
         image.set_len(bytes).map_err(EngineError::io("size the volume", &path))?;
     }
     Ok(PlacedFile { name: volume_serial(index), path, file: image, access: Access::Own })

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_read_from_the_programs_own_words() {
+    fn firecracker_versions_are_parsed_from_its_output() {
         for (line, expected) in [
             ("Firecracker v1.16.1\n\n2026 exiting", Some((1, 16, 1))),
             ("Jailer v1.16.1", Some((1, 16, 1))),
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn only_listed_versions_are_taken() {
+    fn only_supported_firecracker_versions_are_accepted() {
         let version = |minor, patch| Version { major: 1, minor, patch };
         assert_eq!(version(16, 1).snapshot_format(), Ok("10.0.0"));
         let refused = version(12, 0).snapshot_format().unwrap_err().to_string();

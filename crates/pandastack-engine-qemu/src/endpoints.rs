@@ -68,7 +68,7 @@ pub(crate) struct FileIdentity {
 
 impl FileIdentity {
     pub(crate) fn of(file: &File, path: &Path) -> Result<Self> {
-        let metadata = file.metadata().map_err(EngineError::io("look at the file", path))?;
+        let metadata = file.metadata().map_err(EngineError::io("read the metadata of the file", path))?;
         Ok(Self { device: metadata.dev(), inode: metadata.ino() })
     }
 }

@@ -1,8 +1,8 @@
 //! System call filters of emulator processes.
 //!
 //! An allow list: what a running emulator with our devices uses, and what the preloaded library needs to
-//! fork it. What only somebody who took it over calls ends the process ([`DEADLY`]). All else fails with
-//! `EPERM`, which an emulator survives where it only tries. The emulator's own `-sandbox` is not used: it
+//! fork it. Calls that only an attacker needs kill the process ([`DEADLY`]). All others fail with `EPERM`,
+//! which an emulator survives for optional features. The emulator's own `-sandbox` is not used: it
 //! forbids the fork.
 //!
 //! `clone` is allowed with exactly two sets of flags: a thread of the C library, and the library's process copy.
@@ -259,7 +259,7 @@ mod tests {
     use pandastack_qemu_shim::protocol::FILTER_BYTES_MAX;
 
     #[test]
-    fn filters_fit_a_request() {
+    fn seccomp_filters_fit_in_one_request() {
         for (audience, kvm) in [(Audience::Tenant, false), (Audience::Tenant, true), (Audience::Zygote, true)]
         {
             let filter = build(audience, kvm).unwrap();
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_starts_programs_or_opens_networks_is_allowed() {
+    fn system_calls_that_start_programs_or_open_sockets_are_denied() {
         let all = [ALLOWED, ALLOWED_ZYGOTE].concat();
         for call in DEADLY.iter().chain(&[
             libc::SYS_clone3,
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_an_attacker_calls_ends_the_process() {
+    fn forbidden_system_calls_kill_the_process() {
         for call in [libc::SYS_socket, libc::SYS_ptrace, libc::SYS_execve, libc::SYS_bpf] {
             let status = ends_with(call, [libc::AF_INET as usize, libc::SOCK_STREAM as usize]);
             assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSYS, "{call}: {status}");

@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_read_from_the_emulators_own_words() {
+    fn qemu_versions_are_parsed_from_its_output() {
         for (line, expected) in [
             ("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)", Some((7, 2))),
             ("QEMU emulator version 10.0.2", Some((10, 0))),
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_of_the_package_binds_snapshots_to_nothing_new_and_another_series_does() {
+    fn only_a_qemu_series_change_invalidates_snapshots() {
         let key = |version: &str| {
             let (binary, numbers) = (PathBuf::from("/qemu"), parse_version(version).unwrap());
             let emulator = Emulator { binary, version: version.to_owned(), numbers };

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn replies_are_matched_and_events_go_to_subscribers() {
+    async fn qmp_replies_are_matched_and_events_reach_subscribers() {
         let (ours, theirs) = pair();
         let qmp = Qmp::resume(ours);
         let mut events = qmp.subscribe();
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn errors_and_ends_are_told_apart() {
+    async fn qmp_errors_and_exits_are_distinguished() {
         let (ours, mut theirs) = pair();
         let qmp = Qmp::resume(ours);
         theirs
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_command_that_the_emulator_lacks_may_be_left_out_and_no_other_error_is_hidden() {
+    async fn only_unknown_command_errors_are_tolerated() {
         let (ours, mut theirs) = pair();
         let qmp = Qmp::resume(ours);
         for (class, id, hidden) in [("CommandNotFound", 1, true), ("GenericError", 2, false)] {
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn silence_runs_into_the_limit() {
+    async fn an_unanswered_qmp_call_times_out() {
         let (ours, _theirs) = pair();
         let error = Qmp::resume(ours).call("stop", json!({}), Duration::from_millis(30)).await.unwrap_err();
         assert!(matches!(error, EngineError::Deadline { step: "stop", limit_ms: 30 }), "{error:?}");

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_whole_however_they_arrive() {
+    fn lines_are_reassembled_from_chunks_of_any_size() {
         for piece_bytes in 1..8 {
             let (mut lines, mut found) = (Lines::default(), Vec::new());
             for piece in b"a\nbcd\r\n\nunfinished".chunks(piece_bytes) {
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_empty_lines_take_no_minute() {
+    fn a_million_empty_lines_are_read_quickly() {
         let mut lines = Lines::default();
         lines.buffer().resize(1 << 20, b'\n');
         let began = Instant::now();

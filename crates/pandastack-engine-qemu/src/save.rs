@@ -99,7 +99,7 @@ async fn save_memory(machine: &QemuMachine, path: PathBuf, base: PathBuf) -> Res
 fn open_memory(path: &Path, bytes: u64) -> Result<File> {
     let file = OpenOptions::new().read(true).write(true).open(path);
     let file = file.map_err(EngineError::io("open the memory file", path))?;
-    let len = file.metadata().map_err(EngineError::io("look at the memory file", path))?.len();
+    let len = file.metadata().map_err(EngineError::io("read the metadata of the memory file", path))?.len();
     if len == bytes {
         return Ok(file);
     }

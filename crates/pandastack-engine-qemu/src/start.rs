@@ -152,7 +152,10 @@ fn spawn(host: &Host, start: &mut Start) -> Result<StartedProcess> {
     let Start { shape, place, memory, origin, .. } = start;
     let (shape, memory) = (*shape, memory.as_path());
     let memory_file = File::open(memory).map_err(EngineError::io("open the memory file", memory))?;
-    let len = memory_file.metadata().map_err(EngineError::io("look at the memory file", memory))?.len();
+    let len = memory_file
+        .metadata()
+        .map_err(EngineError::io("read the metadata of the memory file", memory))?
+        .len();
     if len != shape.memory_bytes() {
         let detail = format!("{} has {len} bytes instead of {}", memory.display(), shape.memory_bytes());
         return Err(EngineError::Vmm { step: "using the memory file", detail });

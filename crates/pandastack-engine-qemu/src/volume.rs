@@ -28,8 +28,8 @@ const STEP: &str = "attaching a volume";
 /// Sizes that devices have, by their places; 0 where there is no disk.
 pub(crate) type Sizes = [u64; VOLUMES_MAX];
 
-/// Puts volumes into a stopped machine that has empty files in their places, and returns what its files are
-/// then and what size each place is to have.
+/// Attaches volumes to a stopped machine that has empty files in their places. Returns the machine's files
+/// afterwards, and the new size of each place.
 pub(crate) async fn attach(
     paths: &Paths,
     mut files: FileIdentities,

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn volumes_are_named_by_serial_number_or_by_order() {
+    fn volume_devices_are_named_by_serial_number_or_order() {
         let named = |volume_naming| Capabilities {
             name: "test",
             version: String::new(),

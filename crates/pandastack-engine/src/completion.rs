@@ -41,7 +41,7 @@ mod tests {
     use tokio::sync::Notify;
 
     #[tokio::test]
-    async fn what_nobody_waits_for_is_undone() {
+    async fn abandoned_work_is_undone() {
         let tasks = TaskTracker::new();
         let (begun, go_on, undone) =
             (Arc::new(Notify::new()), Arc::new(Notify::new()), Arc::new(Notify::new()));
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_somebody_waits_for_is_handed_over() {
+    async fn awaited_results_are_delivered() {
         let undo = |_| async { panic!("undone") };
         assert_eq!(run(&TaskTracker::new(), "testing", async { Ok(7) }, undo).await.unwrap(), 7);
     }

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_exact_word_and_a_clean_exit_are_usable() {
+    fn a_usable_probe_prints_ok_and_exits_cleanly() {
         for (script, usable, reason) in [
             ("echo ok", true, "correctly"),
             ("echo ok; exit 1", false, "ok"),
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_unusable_at_the_deadline() {
+    fn a_silent_probe_is_unusable_at_the_deadline() {
         let started = Instant::now();
         let verdict = probe_command(shell("exec sleep 60"), Duration::from_millis(50));
         assert!(!verdict.usable && verdict.reason.contains("within 50 ms"), "{verdict:?}");
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_program_is_unusable() {
+    fn a_missing_kvm_probe_reports_kvm_unusable() {
         let verdict = probe_with(Path::new("/nonexistent/pandastack"), Duration::from_secs(1));
         assert!(!verdict.usable && verdict.reason.contains("could not be started"), "{verdict:?}");
     }

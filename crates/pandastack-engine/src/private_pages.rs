@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_make_the_target_equal_to_memory() {
+    fn copying_private_pages_makes_the_target_equal_to_memory() {
         let (file, address) = mapped();
         // Pages that a machine shares with its parent: private here, and in its base too.
         let inherited = tempfile::tempfile().unwrap();
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_of_a_new_owner_of_the_id_is_not_taken_for_the_machines() {
+    fn memory_of_a_process_that_reuses_the_pid_is_not_copied() {
         let (file, address) = mapped();
         let mut ended = std::process::Command::new("true").spawn().unwrap();
         let pidfd = pidfd_open(Pid::from_child(&ended), PidfdFlags::empty()).unwrap();
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_pages_are_left_out_of_holes_only() {
+    fn zero_pages_are_skipped_only_over_holes() {
         let base = tempfile::tempfile().unwrap();
         base.set_len(64 * PAGE_BYTES).unwrap();
         base.write_all_at(&[9; 16 * PAGE], 16 * PAGE_BYTES).unwrap();

@@ -201,9 +201,10 @@ fn reap(pidfd: &OwnedFd) -> MachineExit {
 /// The process a descriptor refers to.
 fn pid_of(pidfd: &OwnedFd) -> Result<u32> {
     let path = format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd());
-    let text = fs::read_to_string(&path).map_err(EngineError::io("look at the process descriptor", &path))?;
+    let text = fs::read_to_string(&path)
+        .map_err(EngineError::io("read the metadata of the process descriptor", &path))?;
     let pid = text.lines().find_map(|line| line.strip_prefix("Pid:")).and_then(|pid| pid.trim().parse().ok());
-    pid.ok_or_else(|| EngineError::Exited("its process descriptor names no living process".to_owned()))
+    pid.ok_or_else(|| EngineError::Exited("its process descriptor refers to no running process".to_owned()))
 }
 
 fn proc_path(pid: u32) -> String {
@@ -232,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_start_time_is_found_behind_any_name() {
+    fn process_start_times_are_parsed_after_any_process_name() {
         let rest = "S 1 2 2 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 314159 10 20";
         for name in ["(qemu)", "(a) b)", "( 1 2 3 )"] {
             assert_eq!(parse_started_ticks(&format!("42 {name} {rest}")), Some(314_159), "{name}");
@@ -248,11 +249,9 @@ mod tests {
 
     #[tokio::test]
     #[expect(clippy::zombie_processes, reason = "the watcher under test reaps it")]
-    async fn the_length_of_files_is_limited_and_only_raised_later() {
+    async fn the_file_size_limit_can_only_be_raised() {
         if !may_raise_limits() {
-            return println!(
-                "skipped: the_length_of_files_is_limited_and_only_raised_later (no CAP_SYS_RESOURCE)"
-            );
+            return println!("skipped: the_file_size_limit_can_only_be_raised (no CAP_SYS_RESOURCE)");
         }
         let tasks = TaskTracker::new();
         let child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
@@ -272,7 +271,7 @@ mod tests {
 
     #[tokio::test]
     #[expect(clippy::zombie_processes, reason = "the watcher under test reaps it")]
-    async fn the_end_of_a_child_is_an_event_with_its_reason() {
+    async fn a_child_exit_is_reported_with_its_reason() {
         let tasks = TaskTracker::new();
         let child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let id = Pid::from_child(&child);

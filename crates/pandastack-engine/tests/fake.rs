@@ -120,12 +120,12 @@ impl Fixture for Files {
 }
 
 #[tokio::test]
-async fn the_fake_conforms() {
+async fn the_fake_engine_passes_the_conformance_suite() {
     conformance::run(&Files::new(FakeEngine::new(guest_program))).await.assert_passed();
 }
 
 #[tokio::test]
-async fn without_forks_it_says_why() {
+async fn an_engine_without_fork_support_explains_why() {
     let files = Files::new(FakeEngine::without_fork("not today", guest_program));
     conformance::run(&files).await.assert_passed();
     let machine = files.engine.boot(files.boot().await).await.unwrap();
@@ -134,7 +134,7 @@ async fn without_forks_it_says_why() {
 }
 
 #[tokio::test]
-async fn the_nth_call_fails_and_only_that() {
+async fn fail_nth_fails_exactly_one_call() {
     let files = Files::new(FakeEngine::new(guest_program));
     files.engine.fail_nth(FakeAction::Boot, 2);
     let first = files.engine.boot(files.boot().await).await.unwrap();
@@ -149,7 +149,7 @@ async fn the_nth_call_fails_and_only_that() {
 }
 
 #[tokio::test]
-async fn a_crash_is_an_exit_with_its_reason() {
+async fn a_crash_is_reported_with_its_exit_reason() {
     let files = Files::new(FakeEngine::new(guest_program));
     let machine = files.engine.boot(files.boot().await).await.unwrap();
     machine.resume().await.unwrap();
@@ -163,7 +163,7 @@ async fn a_crash_is_an_exit_with_its_reason() {
 }
 
 #[tokio::test]
-async fn a_paused_guest_takes_no_step() {
+async fn a_paused_guest_does_not_run() {
     let files = Files::new(FakeEngine::new(guest_program));
     let machine = files.engine.boot(files.boot().await).await.unwrap();
     let mut stream = machine.connect_guest().await.unwrap();

@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_held_operation_goes_on_when_it_is_told_to() {
+    async fn a_held_operation_continues_when_released() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().to_owned();
         let fifo = std::process::Command::new("mkfifo").arg(path.join("create.made")).status().unwrap();

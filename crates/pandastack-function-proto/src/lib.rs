@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_comes_back_as_it_was() {
+    fn a_call_round_trips_through_its_encoding() {
         let call = Call { id: "x".into(), timeout_ms: 3000, attempt: 2, ..Call::default() };
         let frame = encode_invoke(&call, b"{\"a\":1}");
         let (kind, length) = decode_head(*frame.first_chunk().unwrap()).unwrap();
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_input_is_rejected() {
         assert_eq!(decode_head([99, 0, 0, 0, 0]), Err(FrameError::UnknownKind(99)));
         let largest = u32::try_from(FRAME_BYTES_MAX).unwrap();
         let head = |length: u32| {
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_later_generations_are_passed_over() {
+    fn fields_of_newer_versions_are_ignored() {
         let call: Call = decode_json(br#"{"id":"a","timeout_ms":1,"new":true}"#).unwrap();
         assert_eq!(call.id, "a");
     }

@@ -377,14 +377,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_is_cut_at_its_beginning_and_between_characters() {
+    fn a_log_tail_is_cut_on_a_character_boundary() {
         let long = format!("{}é{}", "a".repeat(10), "b".repeat(LOG_BYTES_MAX - 1));
         assert_eq!(tail(&long), "b".repeat(LOG_BYTES_MAX - 1));
         assert_eq!(tail("short"), "short");
     }
 
     #[test]
-    fn the_last_line_that_says_something_is_the_reason() {
+    fn the_last_non_empty_line_is_the_failure_reason() {
         assert_eq!(last_line("a\nERROR: no such package\n\n").as_deref(), Some("ERROR: no such package"));
         assert_eq!(last_line("\n"), None);
     }

@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_out_is_refused() {
+    fn entries_outside_the_bundle_are_rejected() {
         let outside = |path: &str| BundleRefused::Outside(path.to_owned());
         assert_eq!(check(&entry("../x", EntryType::Regular, "", 1)), Err(outside("../x")));
         assert_eq!(check(&entry("/etc/x", EntryType::Regular, "", 1)), Err(outside("/etc/x")));
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_bombs_and_nonsense_are_refused() {
+    fn devices_bombs_and_malformed_bundles_are_refused() {
         let special = Err(BundleRefused::Special("a".to_owned()));
         for kind in [EntryType::Block, EntryType::Char, EntryType::Fifo] {
             assert_eq!(check(&entry("a", kind, "", 0)), special, "{kind:?}");
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn dependencies_are_named_by_their_manifests_alone_unless_these_name_files() {
+    fn the_layer_key_covers_manifests_and_referenced_files() {
         let with = |requirements: &str, code: &str| {
             let files = [
                 ("requirements.txt".to_owned(), requirements.into(), 0o644),
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn inline_source_becomes_a_bundle_and_comes_back() {
+    fn inline_source_round_trips_through_a_bundle() {
         use base64::Engine;
         let encode = |bytes: &[u8]| base64::engine::general_purpose::STANDARD.encode(bytes);
         let bundle = of_source("main.py", &encode(b"print(1)")).unwrap().unwrap();

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_double_up_to_their_most() {
+    fn retry_delays_double_up_to_their_maximum() {
         let seconds = |attempt| backoff(attempt, 0).as_secs();
         assert_eq!([1, 2, 3, 4].map(seconds), [1, 2, 4, 8]);
         assert_eq!(seconds(100), BACKOFF_MAX.as_secs());

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pyproject_is_read_where_there_is_no_requirements_txt() {
+    fn pyproject_is_used_without_requirements_txt() {
         let project = "[project]\nname = 'x'\nversion = '1'\ndependencies = ['six>=1', \"tomli; python_version < '3.11'\"]\n";
         let listed = Requirements::Listed("six>=1\ntomli; python_version < '3.11'\n".to_owned());
         assert_eq!(with(&[(PYPROJECT, project)]), Ok(Some(listed)));
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_not_be_installed_is_refused_with_a_way_out() {
+    fn unsupported_pyproject_files_are_rejected_with_a_hint() {
         for (text, says) in [
             ("[project]\ndynamic = ['dependencies']\n", "requirements.txt"),
             ("[tool.poetry.dependencies]\npython = '^3.11'\nsix = '*'\n", "[tool.poetry]"),

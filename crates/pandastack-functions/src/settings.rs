@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_bounds() {
+    fn function_settings_are_range_checked() {
         let with = |timeout_seconds| {
             check(&FunctionSettings { timeout_seconds: Some(timeout_seconds), ..FunctionSettings::default() })
         };
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_entrypoints_cannot_lead_elsewhere() {
+    fn names_and_entrypoints_cannot_escape_the_bundle() {
         for good in ["main.py", "pkg/main.py", "pkg.mod.handler", "bootstrap"] {
             assert!(check_entrypoint(good).is_ok(), "{good}");
         }

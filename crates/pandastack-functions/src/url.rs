@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_payload_2() {
+    fn a_function_request_uses_payload_version_2() {
         let lines = [
             ("host", "fn-x.localhost:80"),
             ("cookie", "a=1; b=2"),
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_sets_no_cookie_for_its_neighbours() {
+    fn a_function_cannot_set_cookies_for_other_domains() {
         let answer = json!({
             "statusCode": 200,
             "headers": {"set-cookie": "a=1; domain=example.com"},
@@ -448,14 +448,14 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_go_as_base64() {
+    fn binary_bodies_are_base64_encoded() {
         let parts = request("/", &[("content-type", "image/png")]);
         let event = event(&parts, &Bytes::from_static(b"\xff\x00"), &ID.parse().unwrap(), "h", "r");
         assert_eq!((&event["body"], &event["isBase64Encoded"]), (&json!("/wA="), &json!(true)));
     }
 
     #[test]
-    fn answers_become_responses_and_nonsense_does_not() {
+    fn function_results_become_responses_unless_malformed() {
         let cookies = br#"{"statusCode":201,"headers":{"x-a":"1","Content-Length":"99"},"cookies":["a=1","b=2"],"body":"aGk=","isBase64Encoded":true}"#;
         let response = parse_response(cookies).unwrap();
         assert_eq!(response.status(), 201);
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn host_names_name_functions() {
+    fn host_names_resolve_to_functions() {
         let headers = |host: &str| HeaderMap::from_iter([(header::HOST, host.parse().unwrap())]);
         let uri = http::Uri::from_static("/");
         let found = |host: &str| named(&headers(host), &uri).map(|(id, _)| id.to_string());

@@ -153,7 +153,7 @@ mod tests {
     use pandastack_types::api::Alias;
 
     #[test]
-    fn a_canary_gets_its_share_and_no_more() {
+    fn a_canary_receives_exactly_its_share() {
         let alias = |canary_percent| Alias { version: 1, canary_version: Some(2), canary_percent };
         let to_canary = |percent| (0..100).filter(|drawn| by_weight(&alias(percent), *drawn) == 2).count();
         assert_eq!([to_canary(0), to_canary(10), to_canary(100)], [0, 10, 100]);

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_of_the_calls_themselves() {
+    fn percentiles_are_durations_of_actual_calls() {
         let figure =
             |ms: u64| RunFigures { duration_us: ms * 1000, billed_ms: ms, cold: ms == 1, failed: ms > 98 };
         let all = metrics(24, (1..=100).rev().map(figure).collect(), (2, 3));

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn files_directories_links_and_modes_come_through() {
+    fn files_directories_links_and_modes_are_preserved() {
         let bytes = zipped(|zip| {
             zip.add_directory("pkg", SimpleFileOptions::default()).unwrap();
             zip.start_file("pkg/run", SimpleFileOptions::default().unix_permissions(0o755)).unwrap();
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_out_and_what_is_no_file_is_refused() {
+    fn zip_entries_outside_the_bundle_and_special_files_are_rejected() {
         assert_eq!(to_tar(&file("../x", b"")), Err(BundleRefused::Outside("../x".to_owned())));
         assert_eq!(to_tar(&file("/etc/x", b"")), Err(BundleRefused::Outside("/etc/x".to_owned())));
         for target in ["/etc/passwd", "../x", "a/../../x"] {
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn bombs_and_nonsense_are_refused() {
+    fn zip_bombs_and_malformed_archives_are_refused() {
         let exact = vec![0; usize::try_from(BUNDLE_UNPACKED_BYTES_MAX).unwrap()];
         let fits = file("a", &exact);
         assert!(fits.len() < 1024 * 1024 && to_tar(&fits).is_ok());
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_lies_is_not_believed() {
+    fn a_false_zip_size_is_not_trusted() {
         // The directory says one byte; what comes out is counted.
         let mut bytes = file("a", &vec![0; 4096]);
         let at = bytes.windows(4).position(|window| window == b"PK\x01\x02").unwrap();

@@ -56,7 +56,7 @@ fn corpora_are_small_and_belong_to_a_target() {
 }
 
 #[test]
-fn a_target_that_holds_too_much_memory_fails() {
+fn a_fuzz_target_over_its_memory_limit_fails() {
     let greedy = Target {
         name: "greedy",
         parse: |input| drop(std::hint::black_box(vec![1_u8; 100 * input.len()])),

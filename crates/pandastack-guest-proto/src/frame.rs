@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_refused_for_the_right_reason() {
+    fn invalid_frames_are_rejected_with_the_matching_error() {
         let good = frame_bytes(FrameKind::Data, 7, b"abc");
         let check = |at: usize, byte: u8, expect: FrameError| {
             let mut bytes = good.clone();
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn data_with_the_magic_inside_is_split() {
+    fn data_containing_the_preamble_magic_is_split() {
         let mut bytes = vec![1, 2, 3];
         bytes.extend_from_slice(&PREAMBLE_MAGIC);
         bytes.extend_from_slice(&PREAMBLE_MAGIC);
@@ -296,7 +296,7 @@ mod tests {
         }
 
         #[test]
-        fn what_was_encoded_is_decoded(stream in any::<u32>(), payload in proptest::collection::vec(any::<u8>(), 0..2048), cut in 1usize..64) {
+        fn frames_round_trip_across_any_chunking(stream in any::<u32>(), payload in proptest::collection::vec(any::<u8>(), 0..2048), cut in 1usize..64) {
             let wire = [frame_bytes(FrameKind::Data, stream, &payload), frame_bytes(FrameKind::End, stream, &[])].concat();
             let mut buffer = FrameBuffer::default();
             let mut seen = Vec::new();

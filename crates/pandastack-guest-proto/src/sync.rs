@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn magic_bytes_never_frame_a_frame() {
+    fn the_preamble_magic_contains_no_frame_delimiters() {
         for byte in [0x00, crate::frame::FRAME_START, crate::frame::FRAME_END] {
             assert!(!PREAMBLE_MAGIC.contains(&byte));
         }
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_before_the_preamble_is_thrown_away() {
+    fn garbage_before_the_preamble_is_discarded() {
         let wire = [b"\xff\xfePanda garbage \xff\xfe".to_vec(), preamble(&NONCE_A), data(b"x")].concat();
         for cut in 1..wire.len() {
             assert_eq!(inputs(&wire, cut), ["connected 11", "data x"], "cut {cut}");
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preamble_cut_at_any_byte_gives_way_to_the_next() {
+    fn a_truncated_preamble_is_superseded_by_the_next() {
         let first = preamble(&NONCE_A);
         for kept in 0..first.len() {
             let wire = [first[..kept].to_vec(), preamble(&NONCE_B), data(b"b")].concat();
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ack_is_found_behind_stale_bytes() {
+    fn the_ack_is_found_after_stale_bytes() {
         let stale = [ack(&NONCE_B), b"rubbish".to_vec()].concat();
         let wire = [stale.clone(), ack(&NONCE_A), b"rest".to_vec()].concat();
         assert_eq!(find_ack_end(&wire, &NONCE_A), Some(stale.len() + ACK_BYTES));
@@ -280,7 +280,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_garbage_is_survived(garbage in proptest::collection::vec(any::<u8>(), 0..400), cut in 1usize..80) {
+        fn stray_bytes_are_skipped(garbage in proptest::collection::vec(any::<u8>(), 0..400), cut in 1usize..80) {
             let wire = [garbage, preamble(&NONCE_A), data(b"ok")].concat();
             let seen = inputs(&wire, cut);
             prop_assert_eq!(&seen[seen.len() - 2..], ["connected 11", "data ok"]);

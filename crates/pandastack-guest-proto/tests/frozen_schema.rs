@@ -331,7 +331,7 @@ fn check<T: Serialize + DeserializeOwned + Debug>(name: &str, frozen: &Value) {
 }
 
 #[test]
-fn frozen_messages_are_still_understood() {
+fn messages_of_the_frozen_schema_still_decode() {
     let present = present_samples();
     let mut frozen: Samples = std::fs::read(schema_path())
         .map_or_else(|_| Samples::new(), |text| serde_json::from_slice(&text).unwrap());
@@ -367,7 +367,7 @@ fn frozen_messages_are_still_understood() {
 }
 
 #[test]
-fn what_a_newer_peer_says_is_survived() {
+fn messages_from_newer_peers_are_tolerated() {
     let code: ErrorBody =
         serde_json::from_str(r#"{"code":"from_the_future","message":"m","extra":1}"#).unwrap();
     assert_eq!(code.code, ErrorCode::Io);

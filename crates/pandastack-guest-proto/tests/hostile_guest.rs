@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use pandastack_guest_proto::client::{ClientError, GuestClient};
+use pandastack_guest_proto::client::{ClientError, GuestClient, LISTINGS_MAX};
 use pandastack_guest_proto::frame::{FrameBuffer, FrameKind, encode, encode_credit};
 use pandastack_guest_proto::limits::FRAME_BYTES_MAX;
 use pandastack_guest_proto::message::*;
@@ -131,15 +131,20 @@ fn sent() -> impl Strategy<Value = GuestAction> {
 }
 
 /// The guest's end: a handshake as it should be, then what was chosen, to the streams that were opened.
-async fn play(mut stream: UnixStream, script: Vec<GuestAction>) -> std::io::Result<()> {
+async fn accept(stream: &mut UnixStream) -> std::io::Result<()> {
     let mut first = [0; PREAMBLE_BYTES];
     stream.read_exact(&mut first).await?;
     let nonce: Nonce = first[16..32].try_into().unwrap();
     let mut out = ack(&nonce);
     let hello = serde_json::to_vec(&samples("hello")[0]).unwrap();
     encode(&mut out, FrameKind::Hello, 0, 0, &hello);
-    stream.write_all(&out).await?;
-    let opened = read_requests(&mut stream).await?;
+    stream.write_all(&out).await
+}
+
+async fn play(mut stream: UnixStream, script: Vec<GuestAction>) -> std::io::Result<()> {
+    accept(&mut stream).await?;
+    let opened: Vec<u32> =
+        read_requests(&mut stream, CALLS).await?.into_iter().map(|(stream, _)| stream).collect();
     let mut out = Vec::new();
     for sent in script {
         match sent {
@@ -158,15 +163,17 @@ async fn play(mut stream: UnixStream, script: Vec<GuestAction>) -> std::io::Resu
     Ok(())
 }
 
-/// The streams of the calls, once all are open.
-async fn read_requests(stream: &mut UnixStream) -> std::io::Result<Vec<u32>> {
+/// The streams of the calls with their requests, once all are open.
+async fn read_requests(stream: &mut UnixStream, calls: usize) -> std::io::Result<Vec<(u32, Vec<u8>)>> {
     let (mut buffer, mut bytes, mut opened) = (FrameBuffer::default(), vec![0; 65_536], Vec::new());
-    while opened.len() < CALLS {
+    while opened.len() < calls {
         let count = stream.read(&mut bytes).await?;
         assert!(count > 0, "the host hung up before anything was wrong");
         buffer.push(&bytes[..count]);
         while let Some(frame) = buffer.next_frame().unwrap() {
-            opened.extend((frame.kind == FrameKind::Request).then_some(frame.stream));
+            if frame.kind == FrameKind::Request {
+                opened.push((frame.stream, frame.payload.to_vec()));
+            }
         }
     }
     Ok(opened)
@@ -269,9 +276,33 @@ fn every_call_ends_whatever_the_guest_sends() {
     assert!(taken.get() > CASES as usize / 20, "only {} answers were taken", taken.get());
 }
 
+/// A guest that never ends its lists holds only so many of them in the host's memory.
+#[tokio::test]
+async fn listings_of_one_guest_wait_for_each_other() {
+    let (host, mut guest) = UnixStream::pair().unwrap();
+    let play = async {
+        accept(&mut guest).await.unwrap();
+        // All that were sent before the ping, which the host sent last.
+        let requests = read_requests(&mut guest, LISTINGS_MAX + 1).await.unwrap();
+        let lists = requests.iter().filter(|(_, request)| *request == requests[0].1).count();
+        drop(guest);
+        lists
+    };
+    let call = async {
+        let client = GuestClient::connect(host, PATIENCE).await.unwrap();
+        let list = || async { client.processes().await.map(drop) };
+        let (a, b, c, d, e, f, _) =
+            tokio::join!(list(), list(), list(), list(), list(), list(), client.ping());
+        [a, b, c, d, e, f]
+    };
+    let (lists, ended) = tokio::time::timeout(PATIENCE, async { tokio::join!(play, call) }).await.unwrap();
+    assert_eq!(lists, LISTINGS_MAX, "the others are not sent yet");
+    assert!(ended.iter().all(Result::is_err), "all end with the connection");
+}
+
 /// Handshakes of nonsense: they fail in time, whatever comes.
 #[test]
-fn a_handshake_of_nonsense_fails() {
+fn a_malformed_handshake_fails() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let config = Config {
         cases: CASES / 2,

@@ -186,7 +186,7 @@ mod tests {
     /// A named pipe reads as a port does: 0 while the other end is closed, "would block" while it
     /// is open.
     #[test]
-    fn bytes_that_overtake_the_news_of_their_connection_do_not_end_it() {
+    fn early_bytes_do_not_end_a_connection() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("port");
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();

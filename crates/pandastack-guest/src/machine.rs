@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn proc_files_are_understood() {
+    fn proc_files_are_parsed() {
         let cpu = parse_cpu(
             "cpu  10 1 5 100 7 2 1 0 0 0\ncpu0 10 1 5 100 7 2 1 0 0 0\nintr 1\n",
             "1.25 0.5 0.1 1/80 99\n",

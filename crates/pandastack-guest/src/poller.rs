@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_survive_the_kernel() {
+    fn poller_tokens_round_trip() {
         let id = ProcessId(12345);
         for token in [
             Token::Channel,

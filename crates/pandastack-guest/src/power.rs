@@ -15,7 +15,7 @@ const KILL_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// Ends every process, writes the disk out and powers off. Failing steps are skipped: the machine
 /// powers off in any case.
-pub(crate) fn off(shutdown: Shutdown, cgroup: Option<&UserCgroup>) {
+pub(crate) fn power_off(shutdown: Shutdown, cgroup: Option<&UserCgroup>) {
     if let Some(cgroup) = cgroup {
         let _ = cgroup.thaw();
         for pid in cgroup.pids() {

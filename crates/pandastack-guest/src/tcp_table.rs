@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_parsed() {
+    fn tcp_table_lines_are_parsed() {
         let check = |line: &str, local: &str, remote: &str, state: SocketState| {
             let expect = TcpSocket { local: local.parse().unwrap(), remote: remote.parse().unwrap(), state };
             assert_eq!(parse_line(line), Some(expect), "{line}");

@@ -120,8 +120,8 @@ fn mounted_at(table: &str, device: &str) -> Option<PathBuf> {
 /// Grows the file system at `path` to a disk of `bytes`. Does nothing if it already fills the disk.
 fn fill(path: &Path, bytes: u64) -> Result<(), ErrorBody> {
     let directory = File::open(path).map_err(|error| failed("open", path, error))?;
-    let stat =
-        nix::sys::statfs::fstatfs(&directory).map_err(|errno| failed("look at", path, errno.into()))?;
+    let stat = nix::sys::statfs::fstatfs(&directory)
+        .map_err(|errno| failed("read the metadata of", path, errno.into()))?;
     let block_bytes = u64::try_from(stat.block_size()).unwrap_or(0).max(1);
     let blocks = bytes / block_bytes;
     // SAFETY: the descriptor is open and the argument is the 64-bit number that the call reads.
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_is_not_there_is_said_so() {
+    fn a_missing_volume_disk_is_reported() {
         let mount = VolumeMount { serial: "no such".to_owned(), path: "/x".into(), read_only: false };
         assert_eq!(mount_volume(&mount).unwrap_err().code, ErrorCode::NotFound);
         assert_eq!(grow("no such", 1).unwrap_err().code, ErrorCode::NotFound);

@@ -106,7 +106,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     #[test]
-    fn clients_are_built_whatever_the_host_has() {
+    fn an_http_client_is_built_for_any_address() {
         for address in
             ["http://127.0.0.1:8080", "unix:/run/x", "https://example.com", "HTTPS://example.com", "é"]
         {

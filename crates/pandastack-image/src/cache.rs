@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_work_dir_starts_empty_and_leaves_nothing() {
+    fn a_work_dir_starts_empty_and_is_removed() {
         let dir = tempfile::tempdir().unwrap();
         let cache = Cache::at(dir.path());
         let leftover = dir.path().join("work/k/leftover");

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_reads_the_same_from_its_directory() {
+    fn embedded_templates_match_their_directories() {
         let templates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../templates");
         for recipe in catalog() {
             assert_eq!(&Recipe::read(&templates.join(&recipe.name)).unwrap(), recipe);
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn parents_come_first() {
+    fn parent_templates_come_before_their_children() {
         for (position, recipe) in catalog().iter().enumerate() {
             if let Source::Template(parent) = &recipe.from {
                 assert!(
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_recipe_names_is_in_its_lock() {
+    fn every_package_of_a_recipe_is_locked() {
         for recipe in catalog() {
             for package in &recipe.debian.packages {
                 assert!(recipe.lock.debian.contains_key(package), "{}: {package} is not locked", recipe.name);
@@ -101,14 +101,14 @@ mod tests {
     }
 
     #[test]
-    fn a_child_has_its_parents_environment_and_its_own() {
+    fn a_template_extends_its_parents_environment() {
         let environment = effective_environment(find("code-interpreter").unwrap());
         assert_eq!(environment.get("MPLBACKEND").map(String::as_str), Some("Agg"));
         assert_eq!(environment.get("LANG").map(String::as_str), Some("C.UTF-8"));
     }
 
     #[test]
-    fn the_promised_names_are_there() {
+    fn documented_templates_are_in_the_catalog() {
         assert_eq!(find("ubuntu-24.04").map(|r| r.name.as_str()), Some("base"));
         let base = find("base").unwrap();
         assert_eq!((base.cpu, base.memory_mib, base.disk_gib), (1, 512, 8));

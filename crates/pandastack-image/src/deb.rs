@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hostile_path_stays_inside() {
+    fn a_path_traversal_stays_inside_the_target() {
         let dir = tempfile::tempdir().unwrap();
         let data = data_tar("../../escaped", b"x");
         let deb = package(dir.path(), &[("data.tar", &data)]);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn rubbish_is_refused() {
+    fn malformed_deb_archives_are_rejected() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("rubbish.deb");
         std::fs::write(&path, b"not an archive at all, only text that is long enough to be read").unwrap();

@@ -190,13 +190,13 @@ mod tests {
     }
 
     #[test]
-    fn the_guest_does_not_learn_passwords() {
+    fn mirror_credentials_are_not_passed_to_guests() {
         let mirror = Mirror { main: "https://me:secret@mirror.example/debian".into(), security: None };
         assert_eq!(mirror.without_credentials().main, "https://mirror.example/debian");
     }
 
     #[test]
-    fn index_stanzas_are_read_and_broken_ones_skipped() {
+    fn index_stanzas_are_parsed_and_broken_ones_skipped() {
         let text = "Package: a\nVersion: 1\nDepends: b (= 1)\nSHA256: aa\n\nPackage: no-version\nSHA256: bb\n\n\
                     Package: c\nVersion: 2:1-1\nSHA256: cc\nDescription: x\n more\n";
         let entries = parse_index(text);

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_are_aligned_and_end_with_the_trailer() {
+    fn cpio_entries_are_aligned_and_end_with_the_trailer() {
         for contents in [&b""[..], b"1", b"12", b"123", b"1234"] {
             let mut archive = Cpio::new(Vec::new());
             archive.add("init", MODE_PROGRAM, (0, 0), contents).unwrap();

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_survives_being_written_and_read() {
+    fn an_image_lock_round_trips_through_toml() {
         let mut lock = Lock::default();
         lock.debian.insert("libstdc++6".into(), pin("14.2.0-19", "aa"));
         lock.python.insert("numpy".into(), pin("2.0", "bb"));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn drift_names_both_versions() {
+    fn lock_drift_lists_both_versions() {
         let mut lock = Lock::default();
         lock.debian.insert("same".into(), pin("1", "aa"));
         lock.debian.insert("newer".into(), pin("1", "aa"));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn apt_is_told_each_version() {
+    fn apt_preferences_pin_each_version() {
         let mut lock = Lock::default();
         lock.debian.insert("git".into(), pin("1:2.47", "aa"));
         assert_eq!(lock.apt_preferences(), "Package: git\nPin: version 1:2.47\nPin-Priority: 1001\n\n");

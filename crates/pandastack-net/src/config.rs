@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sixteen_has_16384_slots_and_the_last_ends_the_subnet() {
+    fn a_slash_16_subnet_has_16384_slots() {
         let plan = plan(16);
         assert_eq!(plan.capacity(), SLOTS_PER_HOST_MAX);
         assert_eq!(plan.host_side(SlotIndex(0)), Ipv4Addr::new(10, 201, 0, 1));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn names_read_back_are_ours_or_nothing() {
+    fn only_own_link_names_are_parsed() {
         let plan = plan(24);
         for (name, expect) in [
             ("pds-7", Some(SlotIndex(7))),
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn senseless_settings_are_refused() {
+    fn invalid_network_settings_are_rejected() {
         let mut config = NetConfig::new("/run/x");
         config.name_prefix = "toolongprefix".to_owned();
         assert!(config.plan().is_err());

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_of_a_slot_are_found_by_either_end_and_named_whole() {
+    fn slot_connections_are_found_by_either_endpoint() {
         let ours = BTreeSet::from([SLOT]);
         for (from, to) in [(SLOT, SERVER), (Ipv4Addr::new(10, 201, 0, 1), SLOT)] {
             let expect = [tuple(ORIGINAL_TUPLE, from, to), attribute(ID, &[1, 2, 3, 4])].concat();
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn truncation_never_makes_a_removal_without_a_tuple() {
+    fn truncated_entries_never_yield_a_removal_without_a_tuple() {
         let (whole, ours) = (listed(SLOT, SERVER), BTreeSet::from([SLOT]));
         for length in 0..whole.len() {
             let key = key(&whole[..length], &ours);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_bounded_by_slots_memory_and_the_index() {
+    fn connection_tracking_is_bounded_by_slots_and_memory() {
         const GIB: u64 = 1 << 30;
         assert_eq!(wanted_room(64 * GIB, 16 * 8192), 16 * 8192);
         assert_eq!(wanted_room(64 * GIB, u64::MAX), ROOM_MAX);

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_addresses_in_use_are_not_free() {
+    fn prefixes_and_subnets_in_use_are_not_free() {
         let prefix = format!("f{}", std::process::id() % 1_000_000);
         assert!(prefix_is_free(&prefix));
         let claim = bind_claim(&claim_name(&prefix)).expect("free");

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn verdicts_are_read_in_order_and_truncation_is_survived() {
+    fn netlink_verdicts_are_parsed_in_order_and_truncation_is_tolerated() {
         let bytes = [error(1, 0), error(2, libc::EEXIST)].concat();
         assert_eq!(verdicts(&bytes), [(1, 0), (2, -libc::EEXIST)]);
         assert_eq!(verdicts(&bytes[..40]), [(1, 0)]);

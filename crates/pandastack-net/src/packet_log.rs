@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_packet_is_found_among_attributes_and_truncation_is_survived() {
+    fn logged_packets_are_parsed_and_truncation_is_tolerated() {
         let bytes = [6, 0, 1, 0, 7, 7, 0, 0, 7, 0, 10, 0, b'f', b'u', 0, 0, 7, 0, 9, 0, 1, 2, 3, 0];
         let packet = read(&bytes).unwrap();
         assert_eq!((packet.bytes, packet.word.as_str()), (vec![1, 2, 3], "fu"));

@@ -102,7 +102,7 @@ fn check_resolver() -> Check {
         None => Check {
             name,
             ok: false,
-            detail: "/etc/resolv.conf names no server, so guests cannot resolve names".to_owned(),
+            detail: "/etc/resolv.conf has no DNS server, so guests cannot resolve names".to_owned(),
             remedy: Some("name one in /etc/resolv.conf, or in the agent's `resolver`"),
         },
     }
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_that_is_nearly_full_is_told() {
+    fn a_nearly_full_connection_table_is_reported() {
         let check = |used, max| check_room(Some(TableSpace { used, max }));
         assert!(check(322, 262_144).ok);
         assert!(check(322, 262_144).detail.contains("32 sandboxes"), "{:?}", check(322, 262_144));

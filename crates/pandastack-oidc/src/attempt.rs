@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_parts_of_an_attempt_differ_and_come_back_from_its_cookie() {
+    fn login_attempt_values_differ_and_round_trip_through_the_cookie() {
         let attempt = Attempt::new().unwrap();
         let parts = [attempt.state(), attempt.nonce(), attempt.verifier(), attempt.cookie().to_owned()];
         for (index, part) in parts.iter().enumerate() {

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_verified_email_counts() {
+    fn only_a_verified_email_is_used() {
         for (verified, kept) in [
             (json!(true), true),
             (json!("true"), true),
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_found_by_name_and_by_path() {
+    fn group_claims_are_found_by_name_and_by_path() {
         let of = |claims: Value| person(claims).unwrap().groups;
         assert_eq!(of(json!({"sub": "s", "realm_access": {"roles": ["a", 1, "b"]}})), ["a", "b"]);
         assert_eq!(of(json!({"sub": "s", "realm_access.roles": "a"})), ["a"]);

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_good_as_long_as_its_session() {
+    fn a_cancel_token_is_valid_until_its_session_ends() {
         let table = Arc::new(CancelTable::default());
         let endpoint = Endpoint::from_label("a1").unwrap();
         let entry = table.issue(&endpoint, 42, 7, &CancellationToken::new()).unwrap();

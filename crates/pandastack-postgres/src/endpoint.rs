@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn host_names_mean_databases() {
+    fn host_names_resolve_to_databases() {
         check("a1.pg.example.com", Some(("a1", Listener::Direct)));
         check("A1.PG.example.com:5432", Some(("a1", Listener::Direct)));
         check("a1-pooler.pg.localhost", Some(("a1", Listener::Pooler)));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn any_domain_can_be_that_of_databases() {
+    fn a_custom_database_domain_is_recognized() {
         check("a1.data.example.org", Some(("a1", Listener::Direct)));
         check("a1-pooler.Data.Example.ORG:5432", Some(("a1", Listener::Pooler)));
         check("api.data.example.org", None);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_option_is_taken_out() {
+    fn the_endpoint_option_is_extracted() {
         for (options, rest, named) in [
             ("endpoint=a1", "", Some("a1")),
             ("-c geqo=off endpoint=a1  -c jit=off", "-c geqo=off -c jit=off", Some("a1")),
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn name_and_option_must_agree() {
+    fn the_host_name_and_the_endpoint_option_must_agree() {
         assert!(choose(Some("a1.pg.x"), Some("a1"), None, None).is_ok());
         assert!(choose(Some("localhost"), Some("a1"), None, None).is_ok());
         assert_eq!(choose(None, None, None, None), Err(NoEndpoint::Unnamed));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_stands_for_its_database_and_for_no_other() {
+    fn a_port_serves_only_its_own_database() {
         let port = Endpoint::from_label("a1").unwrap();
         assert_eq!(choose(Some("localhost"), None, Some(&port), None), Ok(port.clone()));
         let pooler = Endpoint::from_label("a1-pooler").unwrap();

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_found_however_they_are_cut_and_nothing_is_lost() {
+    fn errors_are_found_at_any_split_without_losing_bytes() {
         let (stream, error) = stream_with_errors();
         for size in [1, 2, 3, 5, 7, 11, 64, stream.len()] {
             let (mut errors, mut found, mut all) = (Errors::default(), 0, Vec::new());
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_too_long_passes() {
+    fn oversized_error_messages_pass_through_unparsed() {
         let mut stream = message(ERROR, &vec![b'M'; ERROR_BYTES_MAX + 1]).to_vec();
         stream.extend_from_slice(&message(b'Z', b"I"));
         let exact = message(ERROR, &vec![b'M'; ERROR_BYTES_MAX]);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hint_replaces_the_one_that_was_there() {
+    fn a_hint_replaces_the_previous_hint() {
         let (_, error) = stream_with_errors();
         assert_eq!(code_of(&error), "25006");
         let amended = with_hint(&error, "grow it");

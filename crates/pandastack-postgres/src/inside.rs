@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_machine_reaches_what_it_may_and_is_told_the_rest() {
+    async fn a_machine_reaches_only_attached_databases() {
         const TLS: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
         let reached = answer(&[], "endpoint=a1 -c x=1", None).await;
         assert!(reached.contains("-c x=1") && !reached.contains("endpoint"), "{reached}");

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_word_is_found_behind_comments() {
+    fn the_sql_keyword_is_found_after_comments() {
         for (sql, expect) in [
             ("select 1", "SELECT"),
             ("  Insert into t", "INSERT"),

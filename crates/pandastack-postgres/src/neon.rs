@@ -314,7 +314,7 @@ mod tests {
     use crate::endpoint::Listener;
 
     #[test]
-    fn connection_strings_name_database_and_login() {
+    fn a_connection_string_yields_the_database_and_login() {
         let (endpoint, login) = parse_connection(
             "postgresql://us%40er:p%2Fw@A1-pooler.pg.example.com/db?sslmode=require&application_name=x",
             None,
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn results_have_both_forms() {
+    fn rows_are_shown_as_arrays_or_as_objects() {
         let column = |name: &str, type_oid| crate::query::Column {
             name: name.into(),
             table: 0,

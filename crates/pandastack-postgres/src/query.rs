@@ -401,7 +401,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_are_read() {
+    fn query_results_are_parsed() {
         let body = Bytes::from_static(b"\0\x01id\0\0\0\x40\x01\0\x02\0\0\0\x17\0\x04\xff\xff\xff\xff\0\0");
         let column = Column {
             name: "id".into(),
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_are_counted() {
+    fn command_tags_give_the_command_and_row_count() {
         let outcome = |tag: &str| Outcome { tag: tag.into(), ..Outcome::default() };
         assert_eq!((outcome("INSERT 0 3").command(), outcome("INSERT 0 3").row_count()), ("INSERT", Some(3)));
         assert_eq!(
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn truncated_changes_have_no_count() {
+    fn truncated_write_results_have_no_row_count() {
         for (sql, command, count) in [
             ("insert into t values (1) returning *", "INSERT", None),
             ("/* x */ UPDATE t SET n = 1 RETURNING n", "UPDATE", None),
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn transactions_are_written_out() {
+    fn transaction_options_become_a_begin_statement() {
         let transaction = Transaction { isolation: Some("SERIALIZABLE"), read_only: true, deferrable: true };
         assert_eq!(transaction.begin(), "BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE");
     }

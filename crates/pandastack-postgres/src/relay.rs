@@ -95,7 +95,7 @@ impl Work {
 #[derive(Clone, Copy)]
 pub(crate) struct SessionOwner<'a> {
     pub(crate) endpoint: &'a Endpoint,
-    /// Knows more of it than its server says.
+    /// Adds the platform's hints to errors of the server.
     pub(crate) databases: &'a dyn Databases,
 }
 
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_busy_while_a_query_or_a_transaction_is() {
+    fn a_session_is_busy_during_a_query_or_transaction() {
         let flag = Flag::default();
         let shared = Shared::new(Box::new(flag.clone()));
         say(&shared, &[], &[(b'Z', b"I")]);
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_ignores_while_it_takes_rows_is_not_waited_for() {
+    fn messages_ignored_during_copy_are_not_awaited() {
         let shared = Shared::new(Box::new(Flag::default()));
         say(&shared, &[], &[(b'Z', b"I")]);
         say(&shared, &[(b'Q', b"copy")], &[(b'G', b"\0")]);

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn requests_are_told_apart() {
+    async fn startup_packet_kinds_are_distinguished() {
         assert_eq!(read_bytes(&[0, 0, 0, 8, 4, 210, 22, 47]).await.unwrap(), Packet::Tls);
         assert_eq!(read_bytes(&[0, 0, 0, 8, 4, 210, 22, 48]).await.unwrap(), Packet::Gss);
         let cancel = Packet::Cancel { process: -1, secret: 7 };
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_startup_survives_being_written_and_read() {
+    async fn a_startup_packet_round_trips() {
         let parameters = [("user", "app"), ("database", "app"), ("options", "-c a=b")];
         let parameters = parameters.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         let startup = Startup { parameters, newer: None };
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nonsense_is_refused() {
+    async fn invalid_input_is_rejected() {
         assert!(matches!(read_bytes(b"GET / HTTP/1.1\r\n").await, Err(StartupError::Length(_))));
         assert!(matches!(read_bytes(&[0, 0, 0, 4]).await, Err(StartupError::Length(4))));
         assert!(matches!(

@@ -1,7 +1,8 @@
 //! Retries a session while its server starts, stops, or recovers from a crash.
 //!
-//! A server says so before it has done anything, so its client need not know of it. No event tells when it takes sessions again: it is
-//! asked, over ways that [`Databases::connect`](crate::Databases::connect) opens, which waits for machines.
+//! A server reports this before it does any work, so its client need not know. No event signals that it accepts
+//! sessions again, so the login is retried on new connections from
+//! [`Databases::connect`](crate::Databases::connect), which waits for machines.
 
 use std::time::Duration;
 

@@ -132,7 +132,7 @@ async fn next_message(stream: &mut DuplexStream, heard: &mut BytesMut) -> Option
 }
 
 #[tokio::test]
-async fn no_server_gets_the_password_or_is_believed_without_proof() {
+async fn servers_without_scram_are_refused_and_never_get_the_password() {
     for (asks, what) in [(3_i32, "the password itself"), (5, "an old hash of it"), (0, "nothing")] {
         let (ours, mut theirs) = duplex(64 * 1024);
         let credentials = credentials();
@@ -220,7 +220,7 @@ fn code(outcomes: Result<Vec<Outcome>, RunError>) -> SqlError {
 }
 
 #[tokio::test]
-async fn a_statement_ends_when_its_machine_stops_and_nothing_wakes_that() {
+async fn a_stopping_machine_ends_its_statement_without_waking() {
     let fake = Fake::new([Behaviour::Answers(&[])]);
     let stopped = Arc::clone(&fake);
     tokio::spawn(async move {
@@ -236,7 +236,7 @@ async fn a_statement_ends_when_its_machine_stops_and_nothing_wakes_that() {
 }
 
 #[tokio::test]
-async fn a_late_statement_is_cancelled_unless_its_machine_is_about_to_stop() {
+async fn a_timed_out_statement_is_cancelled_on_running_machines() {
     for (is_closing, connects) in [(false, 2), (true, 1)] {
         let fake = Fake::new([Behaviour::Answers(&[])]);
         if is_closing {
@@ -248,7 +248,7 @@ async fn a_late_statement_is_cancelled_unless_its_machine_is_about_to_stop() {
 }
 
 #[tokio::test]
-async fn copy_is_refused_before_anything_is_done() {
+async fn sql_copy_is_refused_before_execution() {
     // Were it sent, the transaction would be committed, and its rows lost.
     const COPIED: &[(u8, &[u8])] = &[
         (b'C', b"BEGIN\0"),
@@ -269,7 +269,7 @@ async fn copy_is_refused_before_anything_is_done() {
 }
 
 #[tokio::test]
-async fn a_truncated_change_is_no_select() {
+async fn a_truncated_insert_is_not_reported_as_a_select() {
     const ROWS: &[(u8, &[u8])] = &[(b'D', b"\0\0"), (b'D', b"\0\0"), (b's', b""), (b'Z', b"I")];
     for (sql, command, count) in [("INSERT INTO t", "INSERT", None), ("SELECT n", "SELECT", Some(2))] {
         let outcomes = ran(&Fake::new([Behaviour::Answers(ROWS)]), sql, None).await.unwrap();
@@ -279,7 +279,7 @@ async fn a_truncated_change_is_no_select() {
 }
 
 #[tokio::test]
-async fn what_a_server_said_before_it_hung_up_is_the_answer() {
+async fn an_error_sent_before_a_disconnect_is_returned() {
     const ENDED: &[(u8, &[u8])] = &[(b'E', b"SFATAL\0C57P01\0Mterminating connection\0\0")];
     let error = code(ran(&Fake::new([Behaviour::AnswersAndEnds(ENDED)]), "SELECT 1", None).await);
     assert_eq!((error.code.as_str(), error.message.as_str()), ("57P01", "terminating connection"));
@@ -288,7 +288,7 @@ async fn what_a_server_said_before_it_hung_up_is_the_answer() {
 }
 
 #[tokio::test]
-async fn a_login_waits_for_a_server_that_takes_no_sessions_yet() {
+async fn a_login_is_retried_while_the_server_starts() {
     let plays = [
         Behaviour::Refuses("57P03"),
         Behaviour::Refuses("57P01"),
@@ -308,7 +308,7 @@ async fn a_login_waits_for_a_server_that_takes_no_sessions_yet() {
 }
 
 #[tokio::test]
-async fn a_login_that_hangs_is_tried_again_and_not_for_ever() {
+async fn a_hanging_login_is_retried_then_times_out() {
     let fake = Fake::new([Behaviour::Silent, Behaviour::Answers(DONE)]);
     assert_eq!(ran(&fake, "SELECT 1", None).await.unwrap().len(), 1);
     assert_eq!(fake.connects(), 2);
@@ -331,7 +331,7 @@ fn client_of(fake: &Arc<Fake>) -> (DuplexStream, tokio::task::JoinHandle<()>) {
 }
 
 #[tokio::test]
-async fn a_relayed_session_waits_for_a_server_that_takes_none_yet() {
+async fn a_relayed_session_waits_for_a_starting_server() {
     let plays = [
         Behaviour::Refuses("57P03"),
         Behaviour::Refuses("57P03"),
@@ -354,7 +354,7 @@ async fn a_relayed_session_waits_for_a_server_that_takes_none_yet() {
 }
 
 #[tokio::test]
-async fn a_relayed_session_ends_with_the_servers_word_or_with_its_client() {
+async fn relayed_sessions_end_on_server_refusal_or_client_close() {
     for plays in [Behaviour::Refuses("57P03"), Behaviour::Refuses("28000")] {
         let (mut client, task) = client_of(&Fake::new([plays]));
         let mut heard = Vec::new();
@@ -371,7 +371,7 @@ async fn a_relayed_session_ends_with_the_servers_word_or_with_its_client() {
 }
 
 #[tokio::test]
-async fn what_a_hostile_server_floods_a_session_with_is_not_collected() {
+async fn sessions_bound_what_a_hostile_server_sends() {
     let session = |sent: Vec<u8>| {
         let stream = tokio::io::join(std::io::Cursor::new(sent), tokio::io::sink());
         Session::resumed(Backend::uncounted(Box::new(stream)))

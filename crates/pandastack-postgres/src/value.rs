@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_become_json() {
+    fn postgres_values_become_json() {
         for (text, oid, expect) in [
             ("t", BOOL, json!(true)),
             ("-7", INT4, json!(-7)),
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_become_text() {
+    fn json_parameters_become_postgres_text() {
         for (value, expect) in [
             (json!(null), None),
             (json!("x"), Some("x")),
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn types_have_names() {
+    fn postgres_type_names_are_found_by_oid() {
         for (oid, name) in [
             (23, "int4"),
             (1007, "int4[]"),

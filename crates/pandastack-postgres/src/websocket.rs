@@ -147,7 +147,7 @@ async fn read_startup(
     let password = String::from_utf8_lossy(body.strip_suffix(b"\0").unwrap_or(&body)).into_owned();
     let mut parameters = startup.parameters;
     let user =
-        parameters.remove("user").ok_or_else(|| Fatal::new("28000", "the startup packet names no user"))?;
+        parameters.remove("user").ok_or_else(|| Fatal::new("28000", "the startup packet has no user"))?;
     let database = parameters.remove("database").unwrap_or_else(|| user.clone());
     let credentials = Credentials { user, password, database, parameters };
     Ok(ClientStartup { endpoint, credentials, early })
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_is_held_while_its_database_comes_back_and_told_if_it_does_not() {
+    async fn a_client_is_notified_of_an_unready_database() {
         let parameters = BTreeMap::from([("user".to_owned(), "app".to_owned())]);
         let startup = Startup { parameters, ..Startup::default() }.encode();
         let heard = answer(&[&startup[..], &message(b'p', b"secret\0")[..]].concat()).await;

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_found_however_they_are_cut() {
+    fn messages_are_found_across_any_chunk_boundaries() {
         let mut stream = message(b'D', &[7; 300]).to_vec();
         stream.extend(message(b'n', b""));
         stream.extend(message(b'Z', b"T"));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_messages_are_taken_and_long_ones_refused() {
+    fn complete_messages_are_read_and_oversized_ones_rejected() {
         let mut buffer = BytesMut::from(&message(b'S', b"abc")[..]);
         assert_eq!(take(&mut buffer, 3), Ok(Some((b'S', Bytes::from_static(b"abc")))));
         assert_eq!(take(&mut buffer, 3), Ok(None));
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_has_its_fields() {
+    fn a_fatal_error_encodes_its_fields() {
         let bytes = Fatal::new("3D000", "no").hint("do").encode();
         assert_eq!(&bytes[5..], b"SFATAL\0VFATAL\0C3D000\0Mno\0Hdo\0\0");
     }

@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_signal_mask_is_read_from_the_kernels_description() {
+    fn the_signal_mask_is_parsed_from_fdinfo() {
         let text = b"pos:\t0\nflags:\t02004002\nmnt_id:\t15\nino:\t1062\nsigmask:\t0000000010002040\n";
         assert_eq!(parse_signal_mask(text), Some(0x1000_2040));
         assert_eq!(parse_signal_mask(b"pos:\t0\nsigmask:\tzz\n"), None);

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_gets_its_action() {
+    fn every_descriptor_kind_gets_its_action() {
         let file = |identity, read_only| View { identity, read_only, ..view(libc::S_IFREG) };
         let device = |device| View { device, ..view(libc::S_IFCHR) };
         let cases = [

@@ -354,7 +354,7 @@ mod tests {
     const MOV_EAX: u8 = 0xb8;
 
     #[test]
-    fn waits_are_told_from_work() {
+    fn waiting_threads_are_distinguished_from_working_ones() {
         let eintr = -i64::from(libc::EINTR);
         let behind = [NOP, NOP, NOP, NOP, NOP, 0x0f, 0x05, NOP, NOP];
         let behind_ppoll = [MOV_EAX, 0x0f, 0x01, 0, 0, 0x0f, 0x05, NOP, NOP];

@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_survive_the_wire() {
+    fn shim_requests_round_trip() {
         let filter = [3u8; FILTER_BYTES_MAX];
         let lockdown = Lockdown { root: Text::EMPTY, filter: &filter[..16] };
         let confine = Request::Confine { identity: Some(Identity { uid: 1, gid: 2 }), lockdown };
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn no_prefix_and_no_extension_of_a_request_decodes() {
+    fn truncated_and_extended_requests_are_malformed() {
         let mut buffer = [0; 1024];
         let len = fork(&[9; 8]).encode(&mut buffer).unwrap();
         for cut in 0..len {
@@ -408,14 +408,14 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_that_is_not_whole_instructions_is_refused() {
+    fn a_filter_with_a_partial_instruction_is_refused() {
         let mut buffer = [0; 1024];
         let len = fork(&[9; 12]).encode(&mut buffer).unwrap();
         assert_eq!(Request::decode(&buffer[..len]), Err(Malformed));
     }
 
     #[test]
-    fn replies_survive_the_wire_when_full() {
+    fn full_replies_round_trip() {
         let mut reply = Reply::new(Status::UnknownDescriptor);
         reply.errno = -5;
         reply.ram_address = 0x7f00_0000_0000;

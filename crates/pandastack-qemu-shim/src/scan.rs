@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_batch_ends_the_listing() {
+    fn a_truncated_batch_ends_the_listing() {
         let mut batch = ["7", "8"].map(record).concat();
         batch.truncate(batch.len() - 1);
         assert_eq!(numbers(&batch).collect::<Vec<_>>(), [7]);

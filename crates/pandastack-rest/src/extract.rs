@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_body_that_does_not_end_is_refused_in_time() {
+    async fn an_unfinished_body_times_out() {
         let first = futures::stream::iter([Ok::<_, std::io::Error>(bytes::Bytes::from_static(b"{"))]);
         let body = Body::from_stream(first.chain(futures::stream::pending()));
         let late = read_body_within(body, 10, Duration::from_millis(20)).await.unwrap_err();

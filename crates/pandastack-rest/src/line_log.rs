@@ -256,7 +256,7 @@ mod tests {
     const LIMITS: LogLimits = LogLimits { lines_max: 10, line_bytes_max: 64, full: "==> full" };
 
     #[test]
-    fn a_full_log_keeps_what_the_platform_says() {
+    fn a_full_log_keeps_platform_lines() {
         let batch = ["a", "b", "==> failed", "c"].map(|text| Line(text.to_owned(), text.starts_with("==>")));
         assert_eq!(LIMITS.fitting(0, &batch), ["a", "b", "==> failed", "c"]);
         assert_eq!(LIMITS.fitting(LIMITS.lines_max - 1, &batch), ["a", "==> full", "==> failed"]);
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_cut_and_progress_bars_come_to_their_end() {
+    fn long_lines_are_shortened_and_progress_bars_keep_their_last_state() {
         assert_eq!(last_state("10%\r50%\r100%"), "100%");
         assert_eq!(last_state("done\r"), "done");
         assert_eq!(LIMITS.shortened(&"é".repeat(64)).len(), 64);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_a_whole_log_ends_with_its_marker() {
+    async fn only_a_complete_log_ends_with_the_end_event() {
         for (fails, expect) in
             [(false, "data: a\n\ndata: b\n\nevent: done\ndata: end\n\n"), (true, "data: a\n\ndata: b\n\n")]
         {

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_is_ascii_and_means_the_same() {
+    fn ascii_json_decodes_to_the_same_text() {
         for text in ["plain", "é\u{2028}", "😀", "\n\"\\"] {
             let ascii = ascii_json(&text).unwrap();
             assert!(ascii.is_ascii(), "{ascii}");
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_one_data_line() {
+    fn a_line_becomes_one_sse_data_line() {
         assert_eq!(line_frame("a\nb\u{2028}c"), "data: a b c\n\n");
     }
 }

@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn an_app_has_a_name_below_a_configured_domain_only() {
+    fn an_app_url_uses_only_a_configured_domain() {
         let domains = Domains::new(&["example.com".to_owned()], &[]).unwrap();
         let told = |host: &'static str| {
             let mut headers = HeaderMap::new();
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preview_has_a_name_beside_the_api() {
+    fn a_preview_host_name_derives_from_the_api_host() {
         check("127.0.0.1:8080", "http://80-a.localhost:8080");
         check("[::1]:8080", "http://80-a.localhost:8080");
         check("localhost", "http://80-a.localhost");

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn due_is_what_ran_and_did_something_since_the_last() {
+    fn a_checkpoint_is_due_only_after_activity() {
         check(SandboxState::Running, 0, 59, false);
         check(SandboxState::Running, 0, 60, true);
         check(SandboxState::Running, 59, 60, true);

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_are_read_as_they_are_told() {
+    fn in_flight_marks_round_trip() {
         let database: DatabaseId = "d1".parse().unwrap();
         let keys = [
             OperationKey::Sandbox("a1".parse().unwrap()),

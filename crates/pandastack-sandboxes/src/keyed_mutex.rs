@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thing_has_one_turn_and_leaves_nothing() {
+    fn a_key_is_locked_once_and_unused_entries_are_dropped() {
         let turns = KeyedMutex::default();
         let first = turns.of("a");
         assert!(Arc::ptr_eq(&first, &turns.of("a")));

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_known_to_its_workspace_until_it_changes() {
+    fn a_cached_location_is_scoped_to_its_workspace() {
         let (locations, id) = (LocationCache::default(), SandboxId::random());
         let reading = locations.find(&location().workspace, &id).unwrap_err();
         locations.remember(reading, &id, &location());
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_before_a_change_is_not_remembered_after_it() {
+    fn locations_read_before_a_change_are_not_cached() {
         let (locations, id) = (LocationCache::default(), SandboxId::random());
         let reading = locations.find(&location().workspace, &id).unwrap_err();
         locations.forget(&id);

@@ -321,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_looked_for_counts_and_not_what_was_printed_after_it() {
+    fn only_the_last_matching_lines_are_kept() {
         let mut last = VecDeque::new();
         for batch in [["error 1", "noise"], ["error 2", "noise"], ["noise", "noise"]] {
             let lines = batch.map(str::to_owned);

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_read_however_they_are_cut() {
+    fn output_events_are_parsed_at_any_split() {
         let stream = "id: 3-0\nevent: stdout\ndata: {\"chunk\":\"a\\nb\",\"offset\":0,\"end\":3}\n\n: \n\n\
                       id: 3-1\nevent: exit\ndata: {\"exit_code\":2,\"signal\":null,\"timed_out\":false}\n\n";
         for cut in 0..stream.len() {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_event_makes_no_sense() {
+    fn an_oversized_output_event_is_rejected() {
         let mut events = Events::default();
         assert!(events.push(&vec![b'x'; EVENT_BYTES_MAX]));
         assert!(!events.push(b"x"));
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_whole() {
+    fn output_is_split_into_complete_lines() {
         let mut lines = Lines::default();
         assert_eq!(lines.push("a\nb"), ["a"]);
         assert_eq!(lines.push("c\n\nd"), ["bc", ""]);

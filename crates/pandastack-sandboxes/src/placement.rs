@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_give_up_counts_where_nobody_has_room_without() {
+    fn reclaimable_memory_is_used_when_no_host_has_free_memory() {
         let asleep =
             |name, free| Candidate { memory_obtainable_mb: 4000, ..host(name, free, TemplateStatus::Ready) };
         check(&[asleep("a", 0)], Ok("a"));
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_say_what_is_missing() {
+    fn placement_errors_name_the_missing_resource() {
         use TemplateStatus::*;
         check(&[], Err(PlacementRefused::NoHosts));
         check(&[Candidate { reachable: false, ..host("a", 9999, Ready) }], Err(PlacementRefused::NoHosts));

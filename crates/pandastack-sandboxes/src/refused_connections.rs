@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_step_names_what_was_refused_and_the_setting() {
+    fn a_failed_step_lists_refused_connections_and_the_setting() {
         let since = Timestamp::from_second(10).unwrap();
         let mut events = vec![
             event(EGRESS_DENIED, 5, "tcp 10.0.0.1:80"),

@@ -174,7 +174,7 @@ async fn resolve(sandboxes: &Sandboxes, row: SandboxRecord) {
     let result = match (row.state, seen) {
         (SandboxState::Creating, Some(seen)) if seen.state == SandboxState::Creating => return,
         (SandboxState::Creating, Some(seen)) if seen.state.is_live() => {
-            let change = Change::at(now()).seeing(seen).because("completed after a server restart");
+            let change = Change::at(now()).with_observed(seen).because("completed after a server restart");
             sandboxes.transition(&row.id, Transition::Created, &change).await
         }
         (SandboxState::Creating, _) => {

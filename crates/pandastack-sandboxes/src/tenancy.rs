@@ -7,7 +7,7 @@
 use std::str::FromStr;
 
 use pandastack_types::api::Host;
-use pandastack_types::{Error, Result};
+use pandastack_types::{Error, InvalidValue, Result};
 
 use crate::placement::PlacementRefused;
 
@@ -39,14 +39,16 @@ impl TenancyMode {
 }
 
 impl FromStr for TenancyMode {
-    type Err = String;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         match text {
             "auto" => Ok(Self::Auto),
             "single" => Ok(Self::Single),
             "shared" => Ok(Self::Shared),
-            _ => Err(format!("{text:?} is not a tenancy; use `auto`, `single` or `shared`")),
+            _ => {
+                Err(InvalidValue::new(format!("{text:?} is not a tenancy; use `auto`, `single` or `shared`")))
+            }
         }
     }
 }
@@ -102,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hardware_is_needed_between_strangers_only() {
+    fn hardware_isolation_is_required_only_between_tenants() {
         let check = |mode, allow_emulated, workspaces, needed| {
             let tenancy = Tenancy { mode, allow_emulated };
             assert_eq!(tenancy.needs_hardware(workspaces), needed, "{tenancy:?} {workspaces}");

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn retention_has_bounds() {
+    fn retention_settings_are_range_checked() {
         let keeping = |keep_last| CreateSnapshot { keep_last: Some(keep_last), ..CreateSnapshot::default() };
         assert!(snapshot(&keeping(0)).is_err());
         assert!(snapshot(&keeping(1)).is_ok());
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn snapshots_have_names_of_one_line() {
+    fn snapshot_names_are_a_single_line() {
         let named = |name: &str| {
             snapshot(&CreateSnapshot { name: Some(name.to_owned()), ..CreateSnapshot::default() }).is_ok()
         };
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_have_bounds() {
+    fn labels_have_size_limits() {
         let many = (0..=METADATA_PAIRS_MAX).map(|n| (n.to_string(), String::new())).collect();
         assert!(metadata(&many).is_err());
         assert!(metadata(&[(String::new(), "x".into())].into()).is_err());

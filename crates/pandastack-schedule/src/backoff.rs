@@ -16,7 +16,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_double_up_to_the_longest() {
+    fn backoff_doubles_up_to_its_maximum() {
         for (first, attempt, seconds) in [
             (10, 1, 10),
             (10, 2, 20),

@@ -114,7 +114,7 @@ mod tests {
     const SKIP: MissedPolicy = MissedPolicy::Skip { deadline: Duration::from_secs(30) };
 
     #[test]
-    fn on_time_every_policy_runs_the_one_instant() {
+    fn every_missed_run_policy_runs_an_on_time_instant_once() {
         for policy in [SKIP, MissedPolicy::RunOnce, MissedPolicy::RunAll { max: 3 }] {
             check(policy, "2027-01-01T00:00:00Z", "2027-01-01T00:10:00Z", &["2027-01-01T00:10:00Z"], 0);
             check(policy, "2027-01-01T00:00:00Z", "2027-01-01T00:10:30Z", &["2027-01-01T00:10:00Z"], 0);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn after_an_outage_of_an_hour_each_policy_does_what_it_says() {
+    fn missed_run_policies_apply_after_an_hour_outage() {
         let (cursor, now) = ("2027-01-01T00:00:00Z", "2027-01-01T01:05:00Z");
         check(SKIP, cursor, now, &[], 6);
         check(SKIP, cursor, "2027-01-01T01:00:20Z", &["2027-01-01T01:00:00Z"], 5);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_outage_costs_little_and_is_counted_up_to_a_bound() {
+    fn missed_runs_are_counted_up_to_a_limit() {
         let timing = Timing::every(1, at("2020-01-01T00:00:00Z")).unwrap();
         let began = std::time::Instant::now();
         let found =
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_due_before_its_time_or_when_the_clock_went_back() {
+    fn no_run_is_due_early_or_after_the_clock_went_back() {
         let timing = Timing::cron("*/10 * * * *", "UTC").unwrap();
         let cursor = at("2027-01-01T00:10:00Z");
         for now in ["2027-01-01T00:19:59Z", "2027-01-01T00:10:00Z", "2026-12-31T23:00:00Z"] {

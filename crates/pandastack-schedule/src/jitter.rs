@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_fixed_bounded_and_spread() {
+    fn jitter_is_deterministic_bounded_and_spread() {
         let at = Timestamp::UNIX_EPOCH;
         assert_eq!(jitter("a", at, 0), Duration::ZERO);
         assert_eq!(jitter("a", at, 60), jitter("a", at, 60));

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_policy_does_what_it_says() {
+    fn each_overlap_policy_is_applied() {
         use Admission as A;
         for (overlap, in_progress, waiting, is_catch_up, expected) in [
             (Overlap::Skip, 0, 0, false, A::Start),

@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_leads_nowhere_but_into_its_app() {
+    fn a_schedule_path_cannot_leave_its_app() {
         let of = |path: Option<&str>| {
             let target = serde_json::json!({"app_id": "shop", "path": path});
             super::path(&serde_json::from_value(target).unwrap())

@@ -82,7 +82,9 @@ pub async fn list(
 }
 
 /// Get a schedule.
-#[utoipa::path(get, path = "/v1/schedules/{id}", tag = "schedules", params(("id" = ScheduleId, Path)), responses(
+#[utoipa::path(
+    get, path = "/v1/schedules/{id}", operation_id = "get_schedule", tag = "schedules",
+    params(("id" = ScheduleId, Path)), responses(
     (status = 200, body = Schedule), (status = 404, body = ErrorBody)))]
 pub async fn get_one(
     State(scheduler): State<Arc<Scheduler>>,

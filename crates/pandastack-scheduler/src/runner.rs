@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_long_output_is_kept_whole_at_the_limit() {
+    fn long_run_output_is_truncated_to_its_end() {
         let full = "x".repeat(RUN_OUTPUT_BYTES_MAX);
         let kept = bounded(RunOutcome { stdout: full.clone(), ..RunOutcome::default() });
         assert_eq!((kept.stdout.len(), kept.truncated), (RUN_OUTPUT_BYTES_MAX, false));

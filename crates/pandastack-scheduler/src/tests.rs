@@ -190,7 +190,7 @@ async fn two_schedulers_fire_ten_thousand_instants_once_each() {
 }
 
 #[tokio::test]
-async fn an_outage_across_ten_instants_does_what_the_policy_says() {
+async fn missed_runs_after_an_outage_follow_the_policy() {
     for (missed, missed_max, states, passed_over) in [
         (MissedRuns::RunOnce, None, vec![RunState::Success], 9),
         (MissedRuns::Skip, None, vec![RunState::Skipped], 10),
@@ -214,7 +214,7 @@ async fn an_outage_across_ten_instants_does_what_the_policy_says() {
 }
 
 #[tokio::test]
-async fn a_clock_that_goes_back_fires_nothing_twice() {
+async fn a_backward_clock_step_fires_no_schedule_twice() {
     let world = World::new("2027-01-01T00:00:00Z", Fake::default()).await;
     let schedule = world.schedule(60, ScheduleOptions::default()).await;
     let scheduler = world.scheduler("a");
@@ -240,7 +240,7 @@ fn overlap_case(overlap: Overlap) -> ([RunState; 2], [RunState; 2]) {
 }
 
 #[tokio::test]
-async fn a_long_run_meets_the_next_as_overlap_says() {
+async fn overlapping_runs_follow_the_overlap_policy() {
     for overlap in [Overlap::Skip, Overlap::Queue, Overlap::Replace, Overlap::Allow] {
         let fake = Fake { leave: Some(Semaphore::new(0)), ..Fake::default() };
         let world = World::new("2027-01-01T00:00:00Z", fake).await;
@@ -270,7 +270,7 @@ async fn a_long_run_meets_the_next_as_overlap_says() {
 }
 
 #[tokio::test]
-async fn failures_are_tried_again_with_growing_waits_then_pause() {
+async fn failed_runs_are_retried_with_backoff_then_the_schedule_is_paused() {
     let fake = Fake { failures: AtomicUsize::new(2), ..Fake::default() };
     let world = World::new("2027-01-01T00:00:00Z", fake).await;
     let options = ScheduleOptions {
@@ -298,7 +298,7 @@ async fn failures_are_tried_again_with_growing_waits_then_pause() {
 }
 
 #[tokio::test]
-async fn a_run_that_a_crash_cut_off_is_tried_again_but_not_for_ever() {
+async fn an_interrupted_run_is_retried_up_to_a_limit() {
     let fake = Fake { leave: Some(Semaphore::new(0)), ..Fake::default() };
     let world = World::new("2027-01-01T00:00:00Z", fake).await;
     let schedule = world.schedule(60, ScheduleOptions::default()).await;
@@ -319,7 +319,7 @@ async fn a_run_that_a_crash_cut_off_is_tried_again_but_not_for_ever() {
 }
 
 #[tokio::test]
-async fn an_alert_is_due_once_when_enough_runs_failed_in_a_row() {
+async fn an_alert_is_due_once_after_consecutive_failures() {
     let world = World::new("2027-01-01T00:00:00Z", Fake::default()).await;
     let alert = Some(ScheduleAlert { url: "http://127.0.0.1:9/".into(), after_failures: 2 });
     let mut record = world.schedule(60, ScheduleOptions { alert, ..ScheduleOptions::default() }).await;

@@ -60,7 +60,7 @@ mod tests {
     use jiff::SignedDuration;
 
     #[tokio::test]
-    async fn it_wakes_at_the_time_and_at_once_for_the_past() {
+    async fn the_timer_fires_on_time_and_immediately_for_past_instants() {
         let timer = WallTimer::new().unwrap();
         for wait_ms in [-5_000, 0, 150] {
             let at = Timestamp::now() + SignedDuration::from_millis(wait_ms);

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_threads_that_entered_see_it_move() {
+    fn the_virtual_clock_advances_only_for_threads_that_entered_it() {
         let clock = Clock::default();
         clock.advance(Duration::from_secs(3600));
         let entered = clock.clone();

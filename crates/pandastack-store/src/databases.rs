@@ -87,7 +87,7 @@ pub struct DatabaseSpecRecord {
     pub revision: u64,
     /// The server has not applied the last reset yet.
     pub reset_pending: bool,
-    /// Generation of the server secret that the password comes from; 0 in records from before generations:
+    /// Generation of the join secret that the password comes from; 0 in records from before generations:
     /// the first.
     pub secret_generation: u8,
     /// Current step of the restore that makes it.

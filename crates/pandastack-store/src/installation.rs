@@ -23,13 +23,13 @@ pub struct SealedRows {
     pub sealed: u64,
 }
 
-/// Secrets in rows, which are sealed with the server secret.
+/// Secrets in rows, which are sealed with the join secret.
 #[async_trait]
 pub trait SecretStore: Send + Sync {
     /// Seals what is not sealed with the current generation: rows of an earlier version, and after a rotation
     /// all rows. Safe to cut off and to repeat.
     async fn seal_rows(&self) -> Result<SealedRows>;
-    /// Removes secrets that the server secret does not open, because another one took the place of a lost
+    /// Removes secrets that the join secret does not open, because another one took the place of a lost
     /// one. Returns the number of rows.
     async fn drop_unreadable(&self) -> Result<u64>;
     /// The generation that every row was sealed with when this was last completed.

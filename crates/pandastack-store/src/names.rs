@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_means_an_id_a_name_or_the_only_id_that_begins_with_it() {
+    fn references_resolve_to_ids_names_or_unique_prefixes() {
         let row = |id: &str, name: Option<&str>| (id.to_owned(), name.map(str::to_owned));
         let rows = || vec![row("abcd-1", None), row("abcd-2", Some("web")), row("abcd-11", None)];
         let chosen = |text: &str, rows| choose("sandbox", text, rows).unwrap();

@@ -41,7 +41,7 @@ pub trait ReplicaStore: Send + Sync {
     /// Replicas that are alive now.
     async fn replicas(&self) -> Result<Vec<Replica>>;
     /// Notifies every replica that app names may have new targets.
-    async fn tell_names_changed(&self) -> Result<()>;
+    async fn notify_names_changed(&self) -> Result<()>;
     /// Returns whether commits of this replica come back to it as [`ReplicaChange`], in the order
     /// of commits among all replicas.
     fn publishes_changes(&self) -> bool;

@@ -75,7 +75,7 @@ impl BuildState {
     }
 
     /// Returns whether the build is in progress.
-    pub fn is_under_way(self) -> bool {
+    pub fn is_in_progress(self) -> bool {
         matches!(self, Self::Waiting | Self::Queued | Self::Running)
     }
 }
@@ -202,7 +202,7 @@ pub trait TemplateStore: Send + Sync {
     /// Removes the templates of a workspace with their tags, builds and logs, and its layers.
     async fn delete_templates(&self, workspace: &WorkspaceId) -> Result<()>;
 
-    /// Adds a build. Quota: `TEMPLATE_BUILDS_UNDER_WAY_MAX`.
+    /// Adds a build. Quota: `TEMPLATE_BUILDS_IN_PROGRESS_MAX`.
     async fn insert_build(&self, record: &BuildRecord) -> Result<()>;
     /// Returns the build of a workspace.
     async fn build(&self, workspace: &WorkspaceId, id: &BuildId) -> Result<BuildRecord>;
@@ -217,10 +217,11 @@ pub trait TemplateStore: Send + Sync {
         snapshot: &SnapshotId,
     ) -> Result<Option<String>>;
     /// Builds in progress of all workspaces, oldest first.
-    async fn builds_under_way(&self) -> Result<Vec<BuildRecord>>;
+    async fn builds_in_progress(&self) -> Result<Vec<BuildRecord>>;
     /// Writes a build that is in state `from`; returns `false` without writing if it is in another state.
     async fn put_build(&self, record: &BuildRecord, from: BuildState) -> Result<bool>;
     /// The same, and its tags mean it from now on, as does `latest` unless its request keeps that.
+    /// Quota: `TAGS_PER_TEMPLATE_MAX`.
     async fn publish_build(&self, record: &BuildRecord, from: BuildState, tags: &[String]) -> Result<bool>;
     /// Removes a build with its log and its tags.
     async fn delete_build(&self, id: &BuildId) -> Result<()>;

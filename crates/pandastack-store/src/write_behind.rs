@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn records_wait_for_company_but_not_when_somebody_looks() {
+    async fn buffered_records_are_batched_until_a_flush() {
         let dir = tempfile::tempdir().unwrap();
         let secret = LinkKey::new(&[7; 32]).unwrap();
         let store = SqlStore::sqlite(&dir.path().join("store.db"), &secret).await.unwrap();

@@ -1,5 +1,4 @@
-//! Templates that come with the platform, and their bakes. Both live on the hosts, and what they say is
-//! merged.
+//! Templates that come with the platform, and their bakes: the merged view of what all hosts have.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_and_modes_of_a_copied_tree() {
+    fn owners_and_modes_of_a_copied_tree_are_recorded() {
         let root = std::env::temp_dir().join(format!("pandastack-copy-{}", std::process::id()));
         let tree = root.join("in/tree");
         std::fs::create_dir_all(tree.join("app/data")).unwrap();

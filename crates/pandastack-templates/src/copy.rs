@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_and_exclusions_are_told_apart() {
+    fn copy_sources_and_options_are_distinguished() {
         let text = |line| serde_json::to_string(&wanted(line).described()).unwrap();
         assert_ne!(text("COPY --exclude=b a /x"), text("COPY a b /x"));
         assert_ne!(text("COPY --chown=a x /y"), text("COPY --from=a x /y"));
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_numeric_owner_has_the_group_of_its_number() {
+    fn a_numeric_owner_implies_the_same_group() {
         for (given, expect) in [("65532", "65532:65532"), ("1:2", "1:2"), ("app", "app"), ("app:1", "app:1")]
         {
             assert_eq!(wanted(&format!("COPY --chown={given} a /x")).owner.as_deref(), Some(expect));

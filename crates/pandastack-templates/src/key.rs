@@ -1,5 +1,6 @@
 //! Keys of layers: a hash of everything that a step's result depends on.
 
+use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 
 /// Grows when steps come to do something else for the same Dockerfile.
@@ -22,7 +23,7 @@ fn hash<'a>(parts: impl Iterator<Item = &'a str>) -> String {
         hasher.update((part.len() as u64).to_le_bytes());
         hasher.update(part.as_bytes());
     }
-    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    HEXLOWER.encode(&hasher.finalize())
 }
 
 #[cfg(test)]
@@ -30,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_part_counts() {
+    fn every_input_changes_the_layer_key() {
         assert_eq!(base(&["base"]), base(&["base"]));
         assert_ne!(base(&["a", "bc"]), base(&["ab", "c"]));
         assert_ne!(step("k", &["RUN a"]), step("k", &["RUN b"]));

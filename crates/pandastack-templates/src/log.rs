@@ -118,7 +118,7 @@ impl LineStore for StoredLog {
             return Ok(true);
         }
         match self.templates.store.build(&self.workspace, &self.id).await {
-            Ok(now) => Ok(now.state.is_under_way()),
+            Ok(now) => Ok(now.state.is_in_progress()),
             Err(StoreError::NotFound { .. }) => Ok(false),
             Err(error) => Err(error.into()),
         }

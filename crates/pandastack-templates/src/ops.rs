@@ -1,9 +1,11 @@
 //! Operations of clients on templates and builds.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::body::Body;
 use pandastack_sandboxes::validate;
+use pandastack_store::StoreError;
 use pandastack_store::clock::now;
 use pandastack_store::templates::{
     BuildRecord, BuildSpec, BuildState, LATEST, TagRecord, TemplateRecord, TemplateSpec,
@@ -33,6 +35,7 @@ pub(crate) async fn create(
         check_start(start)?;
     }
     let template = ensure(templates, workspace, &request.name, request.description.as_deref()).await?;
+    check_tag_quota(templates, &template.id, &request.tags).await?;
     let mut request = request;
     let start = request.start.take();
     let state = if start.is_some() { BuildState::Queued } else { BuildState::Waiting };
@@ -77,6 +80,17 @@ fn check_tags(tags: &[String]) -> Result<()> {
         return Err(Error::bad_request(format!("`tags` must be at most {max}, not {}", tags.len())));
     }
     tags.iter().try_for_each(|tag| validate::template_tag(tag))
+}
+
+/// Refuses tags that a version could not get at its end.
+async fn check_tag_quota(templates: &Templates, template: &TemplateId, tags: &[String]) -> Result<()> {
+    let mut all: BTreeSet<String> =
+        templates.store.tags(template).await?.into_iter().map(|tag| tag.tag).collect();
+    all.extend(tags.iter().cloned());
+    match all.len() as u64 > TAGS_PER_TEMPLATE_MAX {
+        true => Err(StoreError::Quota { what: "tags per template", limit: TAGS_PER_TEMPLATE_MAX }.into()),
+        false => Ok(()),
+    }
 }
 
 fn check_description(text: Option<&str>) -> Result<()> {
@@ -165,7 +179,7 @@ pub(crate) async fn start(
 
 /// Cancels a build; one that ended is left as it is. A running build is stopped, and ends soon after.
 pub(crate) async fn cancel(templates: &Arc<Templates>, build: BuildRecord) -> Result<()> {
-    check_under_way(&build)?;
+    check_in_progress(&build)?;
     let Some(running) = templates.begin(&build) else {
         templates.stop(&build.id);
         return Ok(());
@@ -174,12 +188,12 @@ pub(crate) async fn cancel(templates: &Arc<Templates>, build: BuildRecord) -> Re
     let end = async move {
         // Its state was read before it could not change any more.
         let mut build = own.store.build(&build.workspace, &build.id).await?;
-        check_under_way(&build)?;
+        check_in_progress(&build)?;
         let error = BuildError::new(CANCELLED);
         if !runner::fail(&own, build.clone(), &error, "cancelled").await? {
             // Only a start can come between: then it is queued.
             build = own.store.build(&build.workspace, &build.id).await?;
-            check_under_way(&build)?;
+            check_in_progress(&build)?;
             runner::fail(&own, build, &error, "cancelled").await?;
         }
         drop(running);
@@ -188,8 +202,8 @@ pub(crate) async fn cancel(templates: &Arc<Templates>, build: BuildRecord) -> Re
     templates.background.owned(end).await
 }
 
-fn check_under_way(build: &BuildRecord) -> Result<()> {
-    match build.state.is_under_way() {
+fn check_in_progress(build: &BuildRecord) -> Result<()> {
+    match build.state.is_in_progress() {
         true => Ok(()),
         false => Err(Error::conflict(format!("build `{}` has ended ({})", build.id, build.state.as_str()))),
     }
@@ -271,8 +285,9 @@ pub(crate) async fn find(
 pub(crate) async fn delete(templates: &Templates, workspace: &WorkspaceId, name: &str) -> Result<()> {
     let template = find(templates, workspace, name).await?;
     let builds = templates.store.build_heads(workspace).await?;
-    let under_way = builds.iter().find(|build| build.template == template.id && build.state.is_under_way());
-    if let Some(build) = under_way {
+    let in_progress =
+        builds.iter().find(|build| build.template == template.id && build.state.is_in_progress());
+    if let Some(build) = in_progress {
         return Err(Error::conflict(format!(
             "template `{name}` is being built by build `{}`; cancel it first",
             build.id
@@ -286,8 +301,8 @@ pub(crate) async fn delete(templates: &Templates, workspace: &WorkspaceId, name:
 /// Deletes all templates of a workspace that is being deleted, after its builds. Its machines and snapshots
 /// are left to others. Safe to repeat.
 pub async fn delete_all(templates: &Arc<Templates>, workspace: &WorkspaceId) -> Result<()> {
-    let under_way = templates.store.builds_under_way().await?;
-    for build in under_way.into_iter().filter(|build| build.workspace == *workspace) {
+    let in_progress = templates.store.builds_in_progress().await?;
+    for build in in_progress.into_iter().filter(|build| build.workspace == *workspace) {
         let id = build.id.clone();
         match cancel(templates, build).await {
             // The build ended by itself.

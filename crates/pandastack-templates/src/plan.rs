@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_survives_its_quotes() {
+    fn quoted_text_expands_to_the_original() {
         let lookup = |name: &str| (name == "A").then(|| "value".to_owned());
         let read = |text: &str, escape, literal| {
             pandastack_dockerfile::expand(&quote(text, escape, literal), escape, &lookup).unwrap()
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_that_cannot_run_are_named() {
+    fn invalid_build_steps_are_named_in_the_error() {
         let refused = |steps: &[BuildStep]| check(steps).unwrap_err().message;
         let run =
             |command: &str| BuildStep::Run(BuildRun { command: command.to_owned(), ..Default::default() });

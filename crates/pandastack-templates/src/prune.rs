@@ -73,7 +73,7 @@ async fn prune_workspace(templates: &Templates, workspace: &WorkspaceId) -> Resu
 pub(crate) async fn prune_layers(templates: &Templates, workspace: &WorkspaceId) -> Result<usize> {
     let store = &templates.store;
     let running = store
-        .builds_under_way()
+        .builds_in_progress()
         .await?
         .into_iter()
         .filter(|build| build.workspace == *workspace && build.state == BuildState::Running);
@@ -118,7 +118,7 @@ fn choose(builds: Vec<BuildHead>, tagged: &HashSet<BuildId>) -> (Vec<BuildHead>,
     let mut versions: HashMap<TemplateId, usize> = HashMap::new();
     let mut others = 0;
     builds.into_iter().partition(|build| {
-        if build.state.is_under_way() || tagged.contains(&build.id) {
+        if build.state.is_in_progress() || tagged.contains(&build.id) {
             return true;
         }
         if build.state == BuildState::Done {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn tagged_and_recent_versions_stay() {
+    fn tagged_and_recent_versions_are_kept() {
         let template = TemplateId::random();
         let all: Vec<_> = (0..10).map(|_| build(BuildState::Done, &template)).collect();
         let tagged = HashSet::from([all[9].id.clone()]);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_recently_used_layers_make_room() {
+    fn least_recently_used_layers_are_evicted() {
         let at = |second: i64| Timestamp::from_second(second).unwrap();
         let layer = |used: i64| LayerRecord {
             workspace: WorkspaceId::default_workspace(),
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_go_when_nobody_uses_them() {
+    fn unused_build_layers_are_pruned() {
         let layer = |used: i64| LayerRecord {
             workspace: WorkspaceId::default_workspace(),
             key: used.to_string(),

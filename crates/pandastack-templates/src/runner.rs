@@ -50,7 +50,7 @@ pub async fn run(templates: Arc<Templates>) {
 
 /// Ends builds that no server runs any more, and those whose files or start did not come in time.
 async fn end_left(templates: &Arc<Templates>) {
-    let builds = match templates.store.builds_under_way().await {
+    let builds = match templates.store.builds_in_progress().await {
         Ok(builds) => builds,
         Err(error) => {
             tracing::warn!(error = %chain(&error), "cannot end interrupted template builds; retrying");
@@ -99,7 +99,7 @@ fn abort_reason(templates: &Templates, build: &BuildRecord) -> Option<(BuildErro
 
 /// Starts as many builds as may run.
 async fn start_due_builds(templates: &Arc<Templates>) -> Result<()> {
-    let mut queued = templates.store.builds_under_way().await?;
+    let mut queued = templates.store.builds_in_progress().await?;
     queued.retain(|build| build.state == BuildState::Queued);
     loop {
         let next = next_turn(&queued, &templates.count_running(), &templates.last_starts());
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn workspaces_take_turns() {
+    fn builds_alternate_between_workspaces() {
         let [greedy, other]: [WorkspaceId; 2] = ["greedy", "other"].map(|name| name.parse().unwrap());
         let mut builds: Vec<_> = (0..5).map(|_| queued(&greedy)).collect();
         let none = HashMap::new();

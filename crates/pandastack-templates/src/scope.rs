@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_is_bounded() {
+    fn dockerfile_stage_expansion_is_limited() {
         let doubling = "ARG A=$A$A\n".repeat(36);
         let arg = format!("ARG A={}", "x".repeat(60_000));
         let wide = |word: &str, with: &str| {
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn the_platform_is_known_where_it_is_declared() {
+    fn platform_arguments_are_set_where_declared() {
         let scope =
             scope_after("FROM base\nARG TARGETARCH\nARG TARGETVARIANT\nENV A=$TARGETARCH-$TARGETOS\n", &[]);
         assert_eq!(scope.config.env["A"], "amd64-");
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entrypoint_drops_the_command_of_its_image_only() {
+    fn an_entrypoint_drops_only_an_inherited_command() {
         let mut scope = scope_after("FROM base\nCMD [\"a\"]\nENTRYPOINT [\"b\"]\n", &[]);
         assert_eq!(scope.config.cmd.as_deref(), Some(&["a".to_owned()][..]));
         let entrypoint = Instruction::Entrypoint(Command::Exec(vec!["c".to_owned()]));
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_as_docker_evaluates_them() {
+    fn variables_are_evaluated_like_docker() {
         let scope = scope_after(
             "ARG V=1\nFROM base\nARG V\nARG W=w$V\nENV A=$W PATH=/x:$PATH\nENV A=new B=$A\nARG A=arg\n",
             &[("W", "given")],
@@ -372,13 +372,13 @@ mod tests {
     }
 
     #[test]
-    fn an_arg_before_from_is_unknown_unless_it_is_declared_again() {
+    fn an_arg_before_from_is_unset_until_redeclared() {
         let scope = scope_after("ARG V=1\nFROM base\nENV A=x$V\n", &[]);
         assert_eq!(scope.config.env["A"], "x");
     }
 
     #[test]
-    fn directories_and_commands() {
+    fn workdir_and_command_instructions_set_the_image_config() {
         let scope = scope_after(
             "FROM base\nWORKDIR /a\nWORKDIR b/../c\nCMD echo hi\nSHELL [\"/bin/bash\", \"-c\"]\n\
              ENTRYPOINT run\n\

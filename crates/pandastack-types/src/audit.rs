@@ -152,14 +152,14 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_is_the_documented_one() {
+    fn the_audit_hash_matches_the_documented_format() {
         // printf '0:,7:default,16:1700000000000001,12:pds_12345678,2:ci,4:POST,13:/v1/sandboxes,13:/v1/sandboxes,\
         // 0:,3:201,1:r,1:5,' | sha256sum
         assert_eq!(line(1, "").hash, "a203a8bcfe47912f540312d3a84155154e86e683c17100f1bcea7876c90b7be3");
     }
 
     #[test]
-    fn changed_removed_and_moved_entries_are_found() {
+    fn changed_removed_and_moved_audit_entries_are_detected() {
         let lines = chain(4);
         assert_eq!(check(&lines), Ok(()));
         let mut changed = lines.clone();
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_survives_its_json() {
+    fn an_audit_line_round_trips_through_json() {
         let line = line(7, "abc");
         let text = serde_json::to_string(&line).unwrap();
         assert_eq!(serde_json::from_str::<AuditLine>(&text).unwrap(), line);

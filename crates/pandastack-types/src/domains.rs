@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_names_of_the_platform_are_no_apps() {
+    fn platform_domains_are_never_app_domains() {
         let one = domains(&["*.Panda.Example.com"], &["console.example.com"]);
         for ours in [
             "panda.example.com",
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn an_api_name_below_a_domain_is_not_for_an_app() {
+    fn an_api_host_name_is_reserved_from_apps() {
         let two = domains(&["example.com"], &["panda.example.com"]);
         assert_eq!(two.app_label("panda.example.com"), None);
         assert!(
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_are_told_names_that_work() {
+    fn callers_get_a_reachable_domain() {
         let one = domains(&["example.com", "b.example"], &["panda.example.com"]);
         for (host, expect) in [
             ("127.0.0.1", "localhost"),
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused() {
+    fn invalid_domain_names_are_rejected() {
         for bad in ["", "https://a.b", "a.b:80", "a..b", "-a.b", "10.0.0.1", &"a.".repeat(150)] {
             assert!(Domains::new(&[bad.to_owned()], &[]).is_err(), "{bad}");
         }

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_has_every_text_once() {
+    fn an_error_chain_repeats_no_text() {
         let full = link("disk full", None);
         assert_eq!(chain(&full), "disk full");
         let written = link("cannot write x", Some(full));
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_are_for_the_log_only() {
+    fn error_causes_are_only_logged() {
         let error = Error::internal(link("cannot write /srv/x", Some(link("disk full", None))));
         assert_eq!(error.causes(), "cannot write /srv/x: disk full");
         assert!(!error.message.contains("/srv"), "{}", error.message);

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn guests_without_settings_get_nothing() {
+    fn default_guest_settings_add_no_environment() {
         let none = GuestSettings::default();
         assert!(none.environment().is_empty());
         assert_eq!((none.cargo_config(), none.apt_mirror()), (None, None));
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn mirrors_are_addresses_and_nothing_else() {
+    fn mirror_urls_are_validated() {
         let url = |text: &str| text.parse::<MirrorUrl>();
         let found = url("https://user:pass@Pypi.Corp:8443/simple").unwrap();
         assert_eq!((found.host().as_str(), found.port()), ("pypi.corp", 8443));

@@ -16,6 +16,7 @@ mod failure;
 pub mod grant;
 pub mod guests;
 mod id;
+mod invalid_value;
 pub mod limits;
 pub mod link;
 pub mod network;
@@ -31,5 +32,6 @@ pub use id::{
     AppId, BuildId, DatabaseId, DeploymentId, FunctionId, HostId, ID_CHARS, IdError, MemberId, RunId,
     SandboxId, ScheduleId, ScheduleRunId, SnapshotId, TemplateId, TreeId, VolumeId, WorkspaceId,
 };
+pub use invalid_value::InvalidValue;
 pub use owner::{Owner, OwnerError};
 pub use state::{Residency, SandboxState, Transition, TransitionRefused};

@@ -20,6 +20,8 @@ pub const OUTPUT_BYTES_HELD_PER_SANDBOX_MAX: usize = 64 * 1024 * 1024;
 pub const OUTPUT_BYTES_HELD_PER_WORKSPACE_MAX: usize = 96 * 1024 * 1024;
 /// The same for all sandboxes of a host. New calls are refused with 503 `unavailable`.
 pub const OUTPUT_BYTES_HELD_PER_HOST_MAX: usize = 384 * 1024 * 1024;
+/// Bytes that the sandboxes of a workspace may hold on a host even if others use up its total.
+pub const OUTPUT_BYTES_RESERVED_PER_WORKSPACE: usize = 4 * 1024 * 1024;
 /// First bytes of each output stream of a command, which count for nobody: small commands never fail
 /// because of large ones.
 pub const OUTPUT_BYTES_FREE: usize = 16 * 1024;
@@ -356,7 +358,7 @@ pub const TEMPLATE_DESCRIPTION_BYTES_MAX: usize = 4096;
 /// Template builds in a list of a workspace's; older ones are left out.
 pub const TEMPLATE_BUILDS_LISTED_MAX: u64 = 200;
 /// Template builds of one workspace that may be queued or running. Beyond it: 429 `quota_exceeded`.
-pub const TEMPLATE_BUILDS_UNDER_WAY_MAX: u64 = 20;
+pub const TEMPLATE_BUILDS_IN_PROGRESS_MAX: u64 = 20;
 /// Template builds that run at once on one server; others wait for their turn.
 pub const TEMPLATE_BUILDS_AT_ONCE_MAX: usize = 4;
 /// Template builds of one workspace that run at once; others wait, while other workspaces' builds run.

@@ -47,7 +47,7 @@ impl Direction {
     }
 }
 
-/// The server secret: signs links, and other keys are derived from it. Clones share its generations, so that
+/// The join secret: signs links, and other keys are derived from it. Clones share its generations, so that
 /// a rotation reaches all of them.
 #[derive(Clone)]
 pub struct LinkKey(Arc<RwLock<SecretRing>>);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signature_is_good_for_one_request_only() {
+    fn a_link_signature_is_bound_to_its_request() {
         let host: HostId = "host-a".parse().unwrap();
         let header = key(1).sign(ControlToAgent, &host, "POST", "/agent/v1/sandboxes", 1_000);
         let verify = |key: LinkKey, direction, method: &str, path: &str, now| {
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_without_panic() {
+    fn malformed_signature_headers_are_rejected() {
         for header in [None, Some(""), Some("1"), Some("9 a 1 x"), Some("1 a b c"), Some("1 a 1 x y")] {
             assert!(key(1).verify(ControlToAgent, header, "GET", "/", 0).is_err(), "{header:?}");
         }
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn sides_change_over_in_any_order() {
+    fn control_and_agents_rotate_secrets_in_any_order() {
         let host: HostId = "host-a".parse().unwrap();
         let ring = |stage: u8| {
             let mut ring = SecretRing::new(&[1; 32]).unwrap();
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rotation_reaches_every_clone() {
+    fn a_rotation_reaches_every_key_clone() {
         let (link, before) = (key(1), key(1));
         let clone = link.clone();
         let mut ring = link.ring();

@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_owner_reads_as_it_was_written() {
+    fn a_resource_owner_round_trips_through_text() {
         for text in [
             "app:a1",
             "function:f",
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn machines_with_the_data_of_a_database_are_sealed() {
+    fn machines_with_database_data_are_sealed() {
         for (text, sealed) in
             [("database:a1", true), ("drill:a1", true), ("app:a1", false), ("function:a1", false)]
         {

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_of_one_sandbox_and_one_revision() {
+    fn preview_tokens_are_bound_to_sandbox_and_revision() {
         let token = key(1, "a", 0).token().to_owned();
         assert_eq!(key(1, "a", 0).accepts(&token, 80, 0), Some(Accepted::Always));
         for other in [key(1, "a", 1), key(1, "b", 0), key(2, "a", 0)] {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signed_value_is_of_one_port_and_ends() {
+    fn preview_signatures_are_bound_to_port_and_expiry() {
         let signed = key(1, "a", 0).sign(80, 1_000);
         assert_eq!(key(1, "a", 0).accepts(&signed, 80, 999), Some(Accepted::Until(1_000)));
         assert_eq!(key(1, "a", 0).accepts(&signed, 80, 1_000), None);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_opens_nothing() {
+    fn malformed_preview_tokens_are_rejected() {
         for given in ["", ".", "x.y", "1000.", "99999999999999999999.ab"] {
             assert_eq!(key(1, "a", 0).accepts(given, 80, 0), None, "{given}");
         }

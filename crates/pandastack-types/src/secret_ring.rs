@@ -1,4 +1,4 @@
-//! The server secret, in generations.
+//! The join secret, in generations.
 //!
 //! The first secret is the whole content of its file. Once it has been rotated, the file lists the
 //! generations:
@@ -74,7 +74,7 @@ impl std::fmt::Debug for Generation {
     }
 }
 
-/// The server secret of a running control server.
+/// The join secret of a running control server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SecretStatus {
     /// Its generations, oldest first.
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn generations_follow_each_other() {
+    fn secret_generations_rotate_in_order() {
         let mut ring = SecretRing::parse(&"a1".repeat(32)).unwrap();
         assert_eq!(ring.current().key, "a1".repeat(32).into_bytes());
         assert_eq!(ring.finish(), Err(RingError::Finished));
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_refused() {
+    fn a_malformed_secret_ring_is_refused() {
         let line = |number: u8, state: &str| format!("{number} {state} {}\n", "ab".repeat(32));
         let file = |lines: &[String]| SecretRing::parse(&format!("{HEADER}\n{}", lines.concat()));
         assert!(file(&[line(1, "retired"), line(2, "current")]).is_ok());

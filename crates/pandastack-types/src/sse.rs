@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_split() {
+    fn an_sse_stream_is_split_into_events() {
         check("event: stdout\ndata: {\"chunk\":\"a\"}\n\n", &[("stdout", "{\"chunk\":\"a\"}")]);
         check("data: one\n\ndata: two\n\n", &[("message", "one"), ("message", "two")]);
         check("event: done\r\ndata: end\r\n\r\n", &[("done", "end")]);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_event_is_skipped() {
+    fn lines_without_an_event_are_skipped() {
         check(": keep-alive\n\n", &[]);
         check("event: lonely\n\ndata: x\n\n", &[("message", "x")]);
         check("retry: 1\nother: 2\ndata: x\n\n", &[("message", "x")]);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_belongs_to_its_event_alone() {
+    fn an_sse_id_applies_only_to_its_own_event() {
         let events = read(["id: 7-0\ndata: x\n\nid: 8\n\ndata: y\n\n"]).unwrap();
         let ids: Vec<_> = events.iter().map(|event| event.id.as_deref()).collect();
         assert_eq!(ids, [Some("7-0"), None]);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn size_is_bounded() {
+    fn event_size_is_bounded() {
         let refused = Err(EventTooLarge { bytes_max: BYTES_MAX });
         assert_eq!(read(["a"; BYTES_MAX + 1]), refused, "a line");
         assert_eq!(read(["data: aaaaaaaaaaaaaa\n"; 8]), refused, "many lines");
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn events_before_one_that_is_too_large_are_read() {
+    fn events_before_an_oversized_event_are_read() {
         let mut reader = Reader::new(BYTES_MAX);
         reader.push(format!("data: x\n\n{}", "a".repeat(BYTES_MAX + 1)).as_bytes());
         assert_eq!(reader.next_event().unwrap().unwrap().data, "x");

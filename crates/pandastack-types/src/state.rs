@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_happy_path() {
+    fn a_sandbox_passes_through_its_normal_lifecycle() {
         check(Creating, Transition::Created, Some(Running));
         check(Running, Transition::Hibernated, Some(Hibernated));
         check(Hibernated, Transition::Woken, Some(Running));
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_returns_from_the_dead() {
+    fn ended_sandboxes_cannot_be_revived() {
         for transition in [Transition::Created, Transition::Woken, Transition::Resumed, Transition::Lost] {
             check(Deleted, transition, None);
             check(Stopping, transition, None);

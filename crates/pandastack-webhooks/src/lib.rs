@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_addresses_of_the_internet_are_public() {
+    fn only_internet_addresses_are_public() {
         for (text, public) in [
             ("93.184.216.34", true),
             ("127.0.0.1", false),
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_and_this_machine_are_no_targets() {
+    fn metadata_services_are_refused_and_own_addresses_recognized() {
         for metadata in
             ["169.254.169.254", "168.63.129.16", "100.100.100.200", "fd00:ec2::254", "::ffff:169.254.169.254"]
         {
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn names_of_private_addresses_are_refused_unless_allowed() {
+    async fn names_resolving_to_private_addresses_are_rejected_unless_allowed() {
         for (allow_private, good) in [(false, false), (true, true)] {
             let resolver = PublicOnly { allow_private };
             let found = resolver.resolve("localhost".parse().unwrap()).await;
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_that_cannot_be_called_are_refused() {
+    fn invalid_webhook_urls_are_rejected() {
         let strict = Webhooks::new(false, Domains::new(&["panda.example".to_owned()], &[]).unwrap());
         for url in [
             "ftp://example.com",

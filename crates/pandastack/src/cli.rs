@@ -143,7 +143,7 @@ pub enum Command {
     #[cfg(feature = "server")]
     #[command(subcommand)]
     Ca(ca::Command),
-    /// Show or rotate the server secret
+    /// Show or rotate the join secret
     #[cfg(feature = "server")]
     #[command(subcommand)]
     Secrets(secrets::Command),
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_units_of_a_release_run_commands_that_exist() {
+    fn release_units_run_existing_commands() {
         let units = [
             include_str!("../../../deploy/systemd/pandastack.service"),
             include_str!("../../../deploy/systemd/pandastack-control.service"),

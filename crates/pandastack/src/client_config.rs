@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_purged_server_is_forgotten_and_another_one_is_kept() {
+    fn purging_forgets_only_its_own_server() {
         let (home, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let user = user(home.path());
         let path = Config::path_in(home.path());
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_replaces_the_key_until_it_is_signed_out() {
+    fn a_session_replaces_the_key_until_sign_out() {
         let home = tempfile::tempdir().unwrap();
         let user = user(home.path());
         let path = Config::path_in(home.path());
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_keys_survive() {
+    fn unknown_config_keys_are_preserved() {
         let (home, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let path = Config::path_in(home.path());
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();

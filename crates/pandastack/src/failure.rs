@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn causes_are_not_repeated() {
+    fn repeated_error_causes_are_omitted() {
         let error = anyhow::anyhow!("disk on fire").context("write x: disk on fire").context("cannot start");
         assert_eq!(message(&error), "cannot start: write x: disk on fire");
     }
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_matches_nothing_has_the_code_of_the_api() {
+    fn an_unmatched_name_has_the_api_error_code() {
         let error = anyhow::Error::from(Failure::not_found("database", "x")).context("delete");
         assert_eq!(
             (code(&error).as_str(), message(&error).as_str()),
@@ -249,13 +249,13 @@ mod tests {
     }
 
     #[test]
-    fn an_end_of_the_wait_has_the_exit_code_of_its_reason() {
+    fn interruption_and_timeout_have_their_own_exit_codes() {
         assert_eq!(exit_code(&Failure::interrupted().into(), true), INTERRUPTED);
         assert_eq!(exit_code(&Failure::timed_out("late").into(), false), TIMED_OUT);
     }
 
     #[test]
-    fn a_program_that_cannot_be_run_has_the_exit_code_of_a_shell() {
+    fn an_unrunnable_program_gets_the_shell_exit_code() {
         let refused = |code: &str, message: &str| ClientError::Refused {
             status: 404,
             code: code.to_owned(),

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_control_server_gets_the_same_settings() {
+    fn frozen_settings_round_trip_through_control_arguments() {
         let file =
             "outdated = 'cold-restart'\ngrace_days = 3\nonly_advisories = true\nadvisories = '/a.toml'";
         let of_file = FrozenSettings::resolve(&FrozenArgs::default(), toml::from_str(file).unwrap());

@@ -132,7 +132,7 @@ mod tests {
                         [mirrors]\npip = 'https://pypi.corp/simple'\ngo = 'https://go.corp'\n";
 
     #[test]
-    fn flags_win_over_the_file_and_the_agent_gets_the_same() {
+    fn flags_override_the_file_and_are_passed_to_the_agent() {
         let found = GuestOptions::resolve(&GuestArgs::default(), section(FILE)).unwrap();
         let arguments: Vec<String> =
             found.arguments().map(|(flag, value)| format!("{flag} {}", value.display())).collect();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_refused_by_name() {
+    fn errors_in_guest_settings_name_the_invalid_value() {
         for (toml, word) in [
             ("mirrors = { maven = 'https://a' }", "maven"),
             ("mirrors = { pip = 'pypi.corp' }", "pypi.corp"),
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn only_certificates_are_read() {
+    fn ca_bundles_must_contain_only_certificates() {
         let dir = tempfile::tempdir().unwrap();
         let read = |text: &str| {
             let path = dir.path().join("ca.pem");

@@ -246,7 +246,7 @@ mod tests {
     "#;
 
     #[test]
-    fn settings_reach_the_control_server_as_they_were_resolved() {
+    fn login_settings_round_trip_through_control_arguments() {
         let settings = resolve(FILE, &[]).unwrap().unwrap();
         assert_eq!((settings.session_hours, settings.scopes.len()), (SESSION_HOURS, 2));
         assert_eq!(settings.email_domains, ["example.com"]);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_refused_at_the_start() {
+    fn invalid_login_settings_are_rejected_at_startup() {
         for bad in [
             "issuer = \"https://a\"",
             "issuer = \"http://login.example.com\"\nclient_id = \"x\"",

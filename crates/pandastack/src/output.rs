@@ -4,6 +4,7 @@ use std::io::Write;
 
 use anyhow::Result;
 use jiff::Timestamp;
+use pandastack_types::InvalidValue;
 use serde::Serialize;
 
 /// Spaces between two columns.
@@ -21,14 +22,14 @@ pub enum Format {
 }
 
 impl std::str::FromStr for Format {
-    type Err = String;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         match text {
             "json" => Ok(Format::Json),
             "table" => Ok(Format::Table),
             "wide" => Ok(Format::Wide),
-            _ => Err("expected `json`, `table` or `wide`".to_owned()),
+            _ => Err(InvalidValue::new("expected `json`, `table` or `wide`")),
         }
     }
 }
@@ -202,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_line_up_and_end_without_spaces() {
+    fn table_columns_align_without_trailing_spaces() {
         let rows = [["ID", "STATUS"], ["a-long-id", "ok"]].map(|row| row.map(str::to_owned));
         assert_eq!(align(&rows), "ID         STATUS\na-long-id  ok");
     }
@@ -214,12 +215,12 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_stays_on_its_line() {
+    fn control_characters_in_a_cell_are_escaped() {
         assert_eq!(escape_control("a\nb\tc \u{1b}[1m ä\\"), "a\\nb\\tc \\u{1b}[1m ä\\");
     }
 
     #[test]
-    fn ages_and_sizes_read_well() {
+    fn ages_and_sizes_are_human_readable() {
         let at = |second| Timestamp::from_second(second).unwrap();
         assert_eq!(age(at(0), at(59)), "59s");
         assert_eq!(age(at(0), at(3599)), "59m");

@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_wins_over_the_file_and_the_file_over_the_default() {
+    fn flags_override_the_file_and_the_file_overrides_defaults() {
         let toml =
             "data_dir = '/srv/pds'\n[control]\nlisten = '0.0.0.0:9000'\n[agent]\nsubnet = '10.9.0.0/16'\n";
         let flag = AgentArgs { subnet: Some("10.8.0.0/16".into()), ..Default::default() };
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn the_operators_limits_come_from_their_own_section() {
+    fn network_limits_come_from_the_network_section() {
         let file = "[control]\ndomains = ['*.panda.example']\n[network]\nmail = 'closed'\n\
                     reachable_private = ['10.9.0.0/16']\n";
         let found = settings(file, Default::default(), Default::default()).unwrap();
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn any_name_can_be_the_domain_of_databases() {
+    fn the_postgres_domain_setting_accepts_only_host_names() {
         for (given, expect) in [
             ("pg.example.com", Some("pg.example.com")),
             ("*.Data.Example.com.", Some("data.example.com")),

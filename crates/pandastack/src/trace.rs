@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_is_bounded_and_keeps_its_predecessor() {
+    fn a_log_is_bounded_and_keeps_one_rotated_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.log");
         let mut log = BoundedLog::open(&path).unwrap();

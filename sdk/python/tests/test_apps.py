@@ -10,7 +10,7 @@ import pytest
 DEPLOYMENT = {"id": "d1", "app_id": "a1", "status": "queued"}
 
 
-def test_a_directory_is_sent_without_what_builds_make_anew(server, client, tmp_path):
+def test_a_directory_upload_excludes_dependencies_and_git_files(server, client, tmp_path):
     for name in ("index.html", "lib/a.js", "lib/node_modules/b.js", ".git/config"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)

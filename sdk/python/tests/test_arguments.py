@@ -76,7 +76,7 @@ def test_every_public_method_checks_every_argument():
         (lambda s: s.preview_url("80"), "preview_url: port must be an int, not str"),
     ],
 )
-def test_a_sandbox_refuses(server, sandbox, call, sentence):
+def test_sandbox_calls_reject_wrong_argument_types(server, sandbox, call, sentence):
     before = len(server.requests)
     with pytest.raises(ArgumentTypeError) as caught:
         call(sandbox)
@@ -102,23 +102,23 @@ def test_a_sandbox_refuses(server, sandbox, call, sentence):
         (lambda c: list(c.templates.build_logs(1)), "build_logs: build_id must be a str, not int"),
     ],
 )
-def test_a_client_refuses(server, client, call, sentence):
+def test_client_calls_reject_wrong_argument_types(server, client, call, sentence):
     with pytest.raises(ArgumentTypeError) as caught:
         call(client)
     assert str(caught.value).split(".", 1)[1] == sentence and server.requests == []
 
 
-def test_a_client_is_made_of_the_right_types():
+def test_the_client_constructor_checks_argument_types():
     with pytest.raises(ArgumentTypeError, match="PandaStack: api_url must be a str, not int"):
         PandaStack(8080)  # type: ignore[arg-type]
 
 
-def test_an_async_method_refuses_when_it_is_awaited():
+def test_argument_checks_preserve_coroutines_and_signatures():
     assert inspect.iscoroutinefunction(pandastack.AsyncSandbox.exec)
     assert list(inspect.signature(pandastack.Sandbox.exec).parameters)[:2] == ["self", "cmd"]
 
 
-def test_what_the_annotations_allow_passes(server, sandbox):
+def test_arguments_allowed_by_the_annotations_pass(server, sandbox):
     server.on("POST", "/v1/sandboxes/s1/exec", 200, {"exit_code": 0})
     server.on("PUT", "/v1/sandboxes/s1/fs", 200, {})
     for command in ("a", ["a", "b"], ("a",)):
@@ -128,12 +128,12 @@ def test_what_the_annotations_allow_passes(server, sandbox):
     assert {request.body for request in server.sent("PUT", "/v1/sandboxes/s1/fs")} == {b"a"}
 
 
-def test_an_endless_timeout_of_a_command_is_refused(sandbox):
+def test_an_infinite_command_timeout_is_rejected(sandbox):
     with pytest.raises(BadRequestError, match="timeout_seconds must be"):
         sandbox.exec("x", math.inf)
 
 
-def test_candidates_are_made_of_the_right_types():
+def test_candidates_check_argument_types():
     with pytest.raises(ArgumentTypeError, match="Candidate: score must be a number, not NaN"):
         Candidate.shell("a", "true", score=math.nan)
     with pytest.raises(ArgumentTypeError, match="Candidate: cmd must be a str, not list"):
@@ -143,7 +143,7 @@ def test_candidates_are_made_of_the_right_types():
 @pytest.mark.parametrize(
     "score,why", [(math.nan, "not NaN"), (None, "NoneType"), ("7", "a score must be a number, not str")]
 )
-def test_a_score_that_is_no_number_fails_its_branch(server, sandbox, score, why):
+def test_a_non_numeric_score_fails_its_branch(server, sandbox, score, why):
     record = {"id": "s2", "template": "base", "cpu": 1, "memory_mb": 512, "status": "running"}
     server.on("POST", "/v1/sandboxes/s1/fork-tree", 201, {"children": [record]})
     server.on("POST", "/v1/sandboxes/s2/exec", 200, {"exit_code": 0})

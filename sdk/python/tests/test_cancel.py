@@ -82,14 +82,14 @@ async def read_all(sandbox: AsyncSandbox, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("looks", [0, 2])
-def test_a_cancelled_exec(server, running, looks):
+def test_cancelling_exec_kills_the_process(server, running, looks):
     server.on("POST", EXEC, 200, {"exit_code": 0}, before=running.block)
     running.listed_after(looks)
     running.cancel(lambda sandbox: sandbox.exec("make"))
     assert running.was_killed and running.tag.startswith("exec-")
 
 
-def test_a_timeout_of_asyncio_kills_too(server, running):
+def test_an_asyncio_timeout_kills_the_command(server, running):
     server.on("POST", EXEC, 200, {"exit_code": 0}, before=running.block)
     running.listed_after(0)
 
@@ -103,7 +103,7 @@ def test_a_timeout_of_asyncio_kills_too(server, running):
     assert running.was_killed
 
 
-def test_a_command_that_is_to_go_on_is_left_alone(server, running):
+def test_kill_on_cancel_false_leaves_the_command_running(server, running):
     server.on("POST", EXEC, 200, {"exit_code": 0}, before=running.block)
     running.cancel(lambda sandbox: sandbox.exec("make", kill_on_cancel=False))
     assert not running.was_killed and not server.sent("GET", PROCESSES)
@@ -111,7 +111,7 @@ def test_a_command_that_is_to_go_on_is_left_alone(server, running):
 
 
 @pytest.mark.parametrize("options", [{}, {"on_stdout": print}])
-def test_a_cancelled_reader_of_a_stream(server, running, options):
+def test_cancelling_a_stream_reader_kills_the_process(server, running, options):
     server.on("POST", STREAM, 200, chunks=[OUT, running.block], headers=SSE)
     running.listed_after(0)  # for a cancellation that comes together with the first byte
 
@@ -125,13 +125,13 @@ def test_a_cancelled_reader_of_a_stream(server, running, options):
     assert running.was_killed
 
 
-def test_a_stream_that_is_to_go_on_is_left_alone(server, running):
+def test_kill_on_cancel_false_leaves_a_streamed_command_running(server, running):
     server.on("POST", STREAM, 200, chunks=[OUT, running.block], headers=SSE)
     running.cancel(lambda sandbox: read_all(sandbox, kill_on_cancel=False))
     assert not running.was_killed
 
 
-def test_a_reader_that_is_cancelled_between_two_chunks(server, running):
+def test_cancelling_a_reader_between_chunks_kills_the_process(server, running):
     server.on("POST", STREAM, 200, chunks=[OUT, lambda: running.is_over.wait(10)], headers=SSE)
 
     async def call(sandbox: AsyncSandbox) -> None:
@@ -144,14 +144,14 @@ def test_a_reader_that_is_cancelled_between_two_chunks(server, running):
     assert running.was_killed
 
 
-def test_a_stream_that_is_not_open_yet(server, running):
+def test_cancelling_before_a_stream_opens_kills_the_process(server, running):
     server.on("POST", STREAM, 200, before=running.block)
     running.listed_after(1)
     running.cancel(read_all)
     assert running.was_killed
 
 
-def test_the_output_of_a_background_process_can_be_left(server, running):
+def test_cancelling_an_output_reader_keeps_a_background_process(server, running):
     server.on("GET", f"{PROCESSES}/7", 200, {"id": 7, "pid": 9, "state": "running"})
     server.on("GET", f"{PROCESSES}/7/output", 200, chunks=[OUT, running.block], headers=SSE)
 
@@ -163,14 +163,14 @@ def test_the_output_of_a_background_process_can_be_left(server, running):
     assert not running.was_killed
 
 
-def test_a_server_that_cannot_kill_does_not_hide_the_cancellation(server, running):
+def test_a_failed_kill_does_not_hide_the_cancellation(server, running):
     server.on("POST", EXEC, 200, {"exit_code": 0}, before=running.block)
     server.on("GET", PROCESSES, 503, {"error": "host is away", "code": "host_unreachable"})
     running.cancel(lambda sandbox: sandbox.exec("make"))
     assert not running.was_killed and len(server.sent("GET", PROCESSES)) == 1
 
 
-def test_an_interrupted_call_of_blocking_code(server, running, monkeypatch):
+def test_a_keyboard_interrupt_kills_the_command(server, running, monkeypatch):
     client = PandaStack(base_url=server.url, api_key=KEY)
     sandbox, send = client.sandboxes.get("s1"), client._transport.send
     running.listed_after(0)

@@ -43,7 +43,7 @@ def test_precedence(tmp_path, file, environ, arguments, expected):
     assert resolve(tmp_path, file, environ, **arguments) == expected
 
 
-def test_the_files_token_goes_to_the_files_server_only(tmp_path):
+def test_the_config_file_token_is_sent_only_to_its_own_server(tmp_path):
     with pytest.raises(pandastack.AuthError, match="http://other:1"):
         resolve(tmp_path, FILE, {"PANDASTACK_API": "http://other:1"})
 

@@ -10,7 +10,7 @@ CONTEXTS = "/v1/sandboxes/s1/repl/sessions"
 CONTEXT = {"id": "c1", "sandbox_id": "s1", "language": "python", "cwd": "/home/user"}
 
 
-def test_contexts_are_made_listed_restarted_and_ended(server, sandbox):
+def test_contexts_are_created_listed_restarted_and_deleted(server, sandbox):
     server.on("POST", CONTEXTS, 201, CONTEXT)
     server.on("GET", CONTEXTS, 200, {"items": [CONTEXT]})
     server.on("POST", f"{CONTEXTS}/c1/restart", 200, CONTEXT)
@@ -23,7 +23,7 @@ def test_contexts_are_made_listed_restarted_and_ended(server, sandbox):
     assert server.requests[-1].method == "DELETE"
 
 
-def test_a_runs_answer_is_read_in_both_forms_of_results(server, sandbox):
+def test_a_run_response_is_parsed_with_either_result_format(server, sandbox):
     answer = {
         "stdout": "out", "stderr": "", "exit": 1, "error": "Traceback", "duration_ms": 5,
         "results": [{"text/plain": "1", "application/json": '{"a": 1}'}, {"type": "image/png", "data": "aGk="}],

@@ -33,6 +33,6 @@ def test_query_and_changes(server, client):
         client.databases.delete("d1")
 
 
-def test_the_end_of_the_log_is_text(server, client):
+def test_database_logs_are_returned_as_text(server, client):
     server.on("GET", "/v1/databases/d1/logs", 200, "LOG:  grüße\n".encode())
     assert client.databases.logs("d1") == "LOG:  grüße\n"

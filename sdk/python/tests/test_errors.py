@@ -26,7 +26,7 @@ MADE = {"id": "s1", "cpu": 1, "memory_mb": 512, "status": "running"}
         (503, pandastack.ServerError),
     ],
 )
-def test_status_becomes_class(server, client, status, kind):
+def test_status_codes_map_to_error_classes(server, client, status, kind):
     server.on("GET", "/v1/me", status, BODY)
     with pytest.raises(pandastack.PandaStackError) as caught:
         client.me()
@@ -37,7 +37,7 @@ def test_status_becomes_class(server, client, status, kind):
     assert len(server.requests) == 1
 
 
-def test_old_classes_still_catch(server, client):
+def test_legacy_error_classes_still_match(server, client):
     server.on("GET", "/v1/me", 403, BODY)
     with pytest.raises(pandastack.BadRequestError):
         client.me()
@@ -57,7 +57,7 @@ def test_any_error_body_is_readable(body, shown):
     assert shown in str(error) and error.request_id == "h-1"
 
 
-def test_hint_ends_the_message(server, client):
+def test_the_error_message_ends_with_a_hint(server, client):
     server.on("GET", "/v1/me", 401, {"error": "bad key"})
     with pytest.raises(pandastack.AuthError) as caught:
         client.me()
@@ -65,7 +65,7 @@ def test_hint_ends_the_message(server, client):
 
 
 @pytest.mark.parametrize("status,headers", [(503, {"Retry-After": "0"}), (429, {"Retry-After": "0"}), (507, {})])
-def test_refused_create_is_repeated_under_one_key(server, make_client, monkeypatch, status, headers):
+def test_a_refused_create_is_retried_under_one_key(server, make_client, monkeypatch, status, headers):
     monkeypatch.setattr("pandastack._retry.JITTER_SECONDS_MAX", (0.0,))
     seen = []
     client = make_client(on_create_retry=seen.append)
@@ -85,7 +85,7 @@ def test_refused_create_is_repeated_under_one_key(server, make_client, monkeypat
         (502, {}, BODY), (503, {"Retry-After": "3600"}, BODY),
     ],
 )
-def test_other_refusals_are_final(server, client, status, headers, body):
+def test_other_errors_are_not_retried(server, client, status, headers, body):
     server.on("POST", "/v1/sandboxes", status, body, headers=headers)
     with pytest.raises(pandastack.PandaStackError):
         client.sandboxes.create()
@@ -99,7 +99,7 @@ def test_retries_can_be_switched_off(server, make_client):
     assert caught.value.retry_after_seconds == 0 and len(server.requests) == 1
 
 
-def test_exec_is_never_repeated(server, sandbox):
+def test_exec_is_never_retried(server, sandbox):
     server.on("POST", "/v1/sandboxes/s1/exec", 503, BODY, headers={"Retry-After": "0"})
     with pytest.raises(pandastack.CapacityError):
         sandbox.exec("true")
@@ -112,7 +112,7 @@ def refusal(status, retry_after, code=None):
     return error_from_response(status, headers, body, what="POST /v1/sandboxes")
 
 
-def test_retry_budget_and_growth():
+def test_retry_budget_and_backoff():
     now = [0.0]
     retry = CapacityRetry(60.0, clock=lambda: now[0], dice=lambda: 1.0)
     assert [retry.delay_after(refusal(503, 5)) for _ in range(6)] == [6, 7, 9, 13, 20, 20]
@@ -125,7 +125,7 @@ def test_retry_budget_and_growth():
     assert retry.delay_after(refusal(503, 5, "template_baking")) is not None
 
 
-def test_disk_full_waits_a_little():
+def test_disk_full_is_retried_after_a_short_delay():
     assert CapacityRetry(60.0, dice=lambda: 0.0).delay_after(refusal(507, None)) == 0.5
 
 
@@ -156,7 +156,7 @@ def test_command_timeout(server, sandbox, status, message, kind):
     assert type(caught.value) is kind
 
 
-def test_silent_server_ends_in_a_timeout(server, make_client):
+def test_a_silent_server_times_out(server, make_client):
     release = threading.Event()
     server.on("GET", "/v1/me", 200, {}, before=lambda: release.wait(10))
     started = time.monotonic()
@@ -167,7 +167,7 @@ def test_silent_server_ends_in_a_timeout(server, make_client):
     assert len(server.requests) == 1
 
 
-def test_trickling_server_ends_in_a_timeout(server, make_client):
+def test_a_trickling_server_times_out(server, make_client):
     release = threading.Event()
     server.on("GET", "/v1/me", 200, chunks=[b" ", lambda: release.wait(0.15)] * 40)
     started = time.monotonic()
@@ -200,7 +200,7 @@ def test_broken_connection_exec_is_not_resent(server, sandbox):
     assert len(server.sent("POST", "/v1/sandboxes/s1/exec")) == 1
 
 
-def test_delete_whose_answer_was_lost(server, client):
+def test_delete_succeeds_after_a_lost_response(server, client):
     server.on("DELETE", "/v1/sandboxes/s1", drop=True)
     server.on("DELETE", "/v1/sandboxes/s1", 404, {"error": "gone"})
     client.sandboxes.delete("s1")
@@ -216,27 +216,27 @@ def test_redirects_do_not_carry_the_key(server, client):
 
 
 @pytest.mark.parametrize("body", [b"not json", b"[1]", b'"x"'])
-def test_unreadable_answers_are_typed(server, client, body):
+def test_malformed_responses_raise_server_error(server, client, body):
     server.on("GET", "/v1/sandboxes/s1", 200, body)
     with pytest.raises(pandastack.ServerError):
         client.sandboxes.get("s1")
 
 
 @pytest.mark.parametrize("body", [{}, {"id": None}, {"id": 5}])
-def test_sandbox_without_id(server, client, body):
+def test_a_sandbox_response_without_an_id_is_an_error(server, client, body):
     server.on("GET", "/v1/sandboxes/s1", 200, body)
     with pytest.raises(pandastack.ServerError, match="'id'"):
         client.sandboxes.get("s1")
 
 
-def test_odd_values_do_not_crash(server, client):
+def test_invalid_field_values_fall_back_to_defaults(server, client):
     odd = b'{"id":"s1","cpu":null,"memory_mb":1e999,"status":null,"metadata":null,"boot_ms":"x"}'
     server.on("GET", "/v1/sandboxes/s1", 200, odd)
     sandbox = client.sandboxes.get("s1")
     assert (sandbox.cpu, sandbox.memory_mb, sandbox.metadata, sandbox.boot_ms) == (0, 0, {}, None)
 
 
-def test_answer_limit(server, client, monkeypatch):
+def test_response_size_limit(server, client, monkeypatch):
     monkeypatch.setattr("pandastack._wire.FILE_BODY_BYTES_MAX", 10)
     server.on("GET", "/v1/sandboxes/s1", 200, MADE)
     server.on("GET", "/v1/sandboxes/s1/fs", 200, b"x" * 11)

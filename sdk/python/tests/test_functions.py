@@ -8,7 +8,7 @@ import tarfile
 FUNCTION = {"id": "f1", "name": "hello", "entrypoint": "main.py", "version": 1, "is_ready": True, "deploy_status": "ready"}
 
 
-def test_a_directory_is_packed_and_an_archive_is_sent_as_it_is(server, client, tmp_path):
+def test_a_directory_is_packed_and_an_archive_is_sent_unchanged(server, client, tmp_path):
     server.on("GET", "/v1/functions", 200, {"items": [FUNCTION]})
     server.on("GET", "/v1/functions/hello", 200, FUNCTION)
     server.on("POST", "/v1/functions/hello/deploy", 200, FUNCTION)

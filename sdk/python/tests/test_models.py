@@ -189,7 +189,7 @@ def test_a_field_has_the_type_of_its_schema(model: type, schemas: Schemas):
     assert wrong == {}
 
 
-def test_no_exception_is_stale(schemas: Schemas):
+def test_no_schema_exception_is_stale(schemas: Schemas):
     known = {model.__name__: model for model in all_models()}
     assert {"Sandbox", "App", "Database"} <= set(known)
     assert set(RENAMED) | set(OWN) <= set(known)

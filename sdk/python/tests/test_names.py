@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def test_a_sandbox(server, client):
+def test_sandboxes_are_addressed_by_name(server, client):
     record = {"id": "s1", "template": "base", "status": "running", "name": "web"}
     server.on("POST", "/v1/sandboxes", 201, record)
     server.on("GET", "/v1/sandboxes/web", 200, record)
@@ -13,7 +13,7 @@ def test_a_sandbox(server, client):
     assert (found.id, found.name) == ("s1", "web")
 
 
-def test_a_database(server, client):
+def test_databases_are_addressed_by_name(server, client):
     named = {"id": "d1", "status": "running", "name": "shop"}
     server.on("POST", "/v1/databases", 201, named)
     server.on("POST", "/v1/databases/shop/clone", 201, {**named, "id": "d2", "name": "copy"})

@@ -16,12 +16,12 @@ import pandastack
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def test_sync_client_is_fresh():
+def test_the_generated_sync_client_is_up_to_date():
     done = subprocess.run([sys.executable, str(ROOT / "tools" / "generate_sync.py"), "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
-def test_the_reference_is_fresh():
+def test_the_reference_is_up_to_date():
     document = ROOT.parent.parent / "docs" / "reference"
     if not document.exists():
         pytest.skip("skipped: the package is tested outside of its repository")
@@ -30,7 +30,7 @@ def test_the_reference_is_fresh():
     assert done.returncode == 0, done.stderr
 
 
-def test_types_are_strict():
+def test_mypy_passes():
     command = [sys.executable, "-m", "mypy", "--cache-dir", os.devnull]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -21,7 +21,7 @@ def printed(thing):
     return repr(getattr(thing, "_target", thing)).replace("Async", "", 1)
 
 
-def test_handles_print_their_id_and_state(server, client, sandbox):
+def test_handle_reprs_show_id_and_state(server, client, sandbox):
     process = {"id": 7, "pid": 9, "state": "running", "command": f"curl -H {KEY}"}
     server.on("GET", "/v1/sandboxes/s1/processes/7", 200, process)
     server.on("GET", "/v1/sandboxes/s1/processes/7", 200, {**process, "state": "exited", "exit_code": 3})
@@ -34,12 +34,12 @@ def test_handles_print_their_id_and_state(server, client, sandbox):
     assert printed(sandbox.create_code_context()) == "CodeContext(id='c1', language='python')"
 
 
-def test_a_password_in_the_address_does_not_print(make_client):
+def test_a_password_in_the_base_url_is_not_printed(make_client):
     client = make_client(base_url="http://me:hunter2@127.0.0.1:1/proxy")
     assert printed(client) == "PandaStack(base_url='http://127.0.0.1:1/proxy')"
 
 
-def test_a_stream_prints_its_process(server, sandbox):
+def test_the_repr_of_a_stream_shows_its_process(server, sandbox):
     headers = {"Content-Type": "text/event-stream", "X-PandaStack-Process": "7"}
     events = [b'event: exit\ndata: {"exit_code":0}\n\n']
     server.on("POST", "/v1/sandboxes/s1/exec/stream", 200, chunks=events, headers=headers)
@@ -49,7 +49,7 @@ def test_a_stream_prints_its_process(server, sandbox):
     assert printed(stream) == "ExecStream(process_id=7, exit_code=0)"
 
 
-def test_passwords_are_in_records_and_not_in_what_they_print(server, client):
+def test_records_contain_passwords_but_do_not_print_them(server, client):
     record = {"id": "d1", "status": "running", "label": "shop", **SECRETS}
     for path in ("/v1/databases/d1", "/v1/databases/d1/connection"):
         server.on("GET", path, 200, record)

@@ -26,7 +26,7 @@ def quick(monkeypatch):
 
 
 @pytest.mark.parametrize("drop", [False, True])
-def test_a_broken_stream_goes_on_where_it_broke(server, sandbox, drop):
+def test_a_broken_stream_resumes_at_its_offset(server, sandbox, drop):
     server.on("POST", STREAM, 200, chunks=[out("one", 3), out("e", 1, "stderr")], drop=drop, headers=HEADERS)
     server.on("GET", OUTPUT, 503, {"error": "host is away", "code": "host_unreachable"})
     server.on("GET", OUTPUT, 200, chunks=[out("two", 6)], drop=True, headers=HEADERS)
@@ -38,7 +38,7 @@ def test_a_broken_stream_goes_on_where_it_broke(server, sandbox, drop):
     assert asked == [("3", "1"), ("3", "1"), ("6", "1")]
 
 
-def test_giving_up_is_an_interruption(server, sandbox, monkeypatch):
+def test_failed_reconnection_raises_exec_interrupted(server, sandbox, monkeypatch):
     monkeypatch.setattr("pandastack._reconnect.RECONNECT_SECONDS_MAX", 0.01)
     server.on("POST", STREAM, 200, chunks=[out("one", 3)], drop=True, headers=HEADERS)
     server.on("GET", OUTPUT, 502, {"error": "still away", "code": "guest_unavailable"})
@@ -47,7 +47,7 @@ def test_giving_up_is_an_interruption(server, sandbox, monkeypatch):
     assert caught.value.partial_stdout == "one"
 
 
-def test_a_process_that_is_gone_is_told_at_once(server, sandbox):
+def test_a_stream_of_a_missing_process_fails_without_retries(server, sandbox):
     server.on("POST", STREAM, 200, chunks=[out("one", 3)], drop=True, headers=HEADERS)
     server.on("GET", OUTPUT, 404, {"error": "no such process", "code": "not_found"})
     with pytest.raises(NotFoundError):
@@ -55,7 +55,7 @@ def test_a_process_that_is_gone_is_told_at_once(server, sandbox):
     assert len(server.sent("GET", OUTPUT)) == 1
 
 
-def test_gaps_and_timeouts(server, sandbox):
+def test_output_gaps_and_timeouts_are_reported(server, sandbox):
     server.on("GET", f"{PROCESSES}/7", 200, RECORD)
     gap = b'event: gap\ndata: {"stream":"stdout","from":5,"to":50}\n\n'
     late = b'event: exit\ndata: {"exit_code":137,"timed_out":true}\n\n'
@@ -90,7 +90,7 @@ def test_input_is_not_sent_twice(server, sandbox):
     assert process.info.stdin_offset == 10
 
 
-def test_a_close_whose_answer_was_lost_is_done(server, sandbox):
+def test_closing_stdin_succeeds_after_a_lost_response(server, sandbox):
     server.on("GET", f"{PROCESSES}/7", 200, RECORD)
     server.on("POST", f"{PROCESSES}/7/stdin", drop=True)
     server.on("POST", f"{PROCESSES}/7/stdin", 400, {"error": "takes no input", "code": "bad_request"})

@@ -18,7 +18,7 @@ SANDBOX = {
 }
 
 
-def test_create_sends_what_was_given_and_nothing_else(server, client):
+def test_create_sends_only_the_given_arguments(server, client):
     server.on("POST", "/v1/sandboxes", 201, SANDBOX)
     sandbox = client.sandboxes.create(template="code-interpreter", ttl_seconds=600, metadata={"task": "x"})
     request = server.requests[0]
@@ -38,7 +38,7 @@ def test_create_defaults_and_snapshot(server, client):
 
 
 @pytest.mark.parametrize("wrap", [lambda items: items, lambda items: {"items": items}])
-def test_lists_come_bare_or_wrapped(server, client, wrap):
+def test_list_responses_may_be_bare_or_wrapped(server, client, wrap):
     server.on("GET", "/v1/sandboxes", 200, wrap([SANDBOX, SANDBOX]))
     assert [sandbox.id for sandbox in client.sandboxes.list()] == ["s1", "s1"]
 
@@ -62,14 +62,14 @@ def test_exec_options(server, sandbox):
 
 
 @pytest.mark.parametrize("cmd,timeout", [("", None), ("  ", None), ([], None), ("true", 0), ("true", -1)])
-def test_exec_refuses_nonsense_before_sending(server, sandbox, cmd, timeout):
+def test_exec_rejects_invalid_arguments_before_sending(server, sandbox, cmd, timeout):
     sent = len(server.requests)
     with pytest.raises(BadRequestError):
         sandbox.exec(cmd, timeout)
     assert len(server.requests) == sent
 
 
-def test_exec_answer_without_exit_code_is_no_success(server, sandbox):
+def test_exec_response_without_exit_code_is_an_error(server, sandbox):
     server.on("POST", "/v1/sandboxes/s1/exec", 200, {"stdout": "x"})
     with pytest.raises(ServerError, match="exit_code"):
         sandbox.exec("true")
@@ -161,7 +161,7 @@ def test_mkdir_remove_rename_walk(server, sandbox):
 
 
 @pytest.mark.parametrize("path", ["", "relative"])
-def test_paths_are_absolute(sandbox, path):
+def test_relative_paths_are_rejected(sandbox, path):
     with pytest.raises(BadRequestError, match="absolute"):
         sandbox.filesystem.read(path)
 
@@ -170,7 +170,7 @@ CHILD = {**SANDBOX, "id": "c1", "metadata": {"fork_tree_id": "t", "fork_parent_i
 
 
 @pytest.mark.parametrize("body", [CHILD, {"sandbox": CHILD}, {"children": [CHILD]}, {"children": ["c1"]}])
-def test_fork_answers(server, sandbox, body):
+def test_fork_accepts_every_response_shape(server, sandbox, body):
     server.on("POST", "/v1/sandboxes/s1/fork", 201, body)
     assert sandbox.fork().id == "c1"
     assert server.requests[-1].body == b""
@@ -181,7 +181,7 @@ def test_fork_answers(server, sandbox, body):
 
 
 @pytest.mark.parametrize("name", ["children", "items", "sandboxes", None])
-def test_fork_tree_answers(server, sandbox, name):
+def test_fork_tree_accepts_every_response_shape(server, sandbox, name):
     children = [{**CHILD, "id": f"c{i}"} for i in range(3)]
     server.on("POST", "/v1/sandboxes/s1/fork-tree", 201, {name: children, "tree_id": "t"} if name else children)
     assert [child.id for child in sandbox.fork_tree(3)] == ["c0", "c1", "c2"]
@@ -302,7 +302,7 @@ def test_workspaces_and_their_keys(server, client):
     client.workspaces.delete("shop")
 
 
-def test_a_build_sends_what_dockerignore_leaves(server, client, tmp_path):
+def test_a_build_excludes_files_in_dockerignore(server, client, tmp_path):
     for name in ["Dockerfile", "src/a.py", "src/a.pyc", "node_modules/x/index.js", "docs/b.md", "docs/keep.md"]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("FROM base\n")
@@ -347,7 +347,7 @@ def test_builds(server, client):
     assert list(client.templates.build_logs("b1")) == ["one", '{"error":"just a line"}']
 
 
-def test_ids_cannot_leave_their_segment(server, client):
+def test_ids_cannot_escape_their_path_segment(server, client):
     with pytest.raises(NotFoundError):
         client.sandboxes.get("../me")
     assert server.requests[-1].path == "/v1/sandboxes/..%2Fme"
@@ -358,7 +358,7 @@ def test_ids_cannot_leave_their_segment(server, client):
     assert len(server.requests) == sent
 
 
-def test_with_block_deletes(server, client, sandbox):
+def test_with_block_deletes_the_sandbox(server, client, sandbox):
     server.on("DELETE", "/v1/sandboxes/s1", 204)
     with sandbox:
         pass
@@ -366,7 +366,7 @@ def test_with_block_deletes(server, client, sandbox):
     assert sandbox.status == "deleted"
 
 
-def test_with_block_keeps_the_blocks_own_error(server, sandbox):
+def test_with_block_error_is_not_hidden_by_a_failed_delete(server, sandbox):
     server.on("DELETE", "/v1/sandboxes/s1", 500, {"error": "broken"})
     with pytest.raises(KeyError):
         with sandbox:
@@ -395,7 +395,7 @@ def test_logs_and_events(server, sandbox):
     assert list(sandbox.follow_events()) == [{"kind": "woken"}]
 
 
-def test_archives_are_sent_and_saved_as_they_are(server, sandbox, tmp_path):
+def test_archives_are_uploaded_and_downloaded_unchanged(server, sandbox, tmp_path):
     server.on("PUT", "/v1/sandboxes/s1/fs/tar", 200, {"path": "/srv", "bytes": 3})
     server.on("GET", "/v1/sandboxes/s1/fs/tar", 200, b"tar")
     (tmp_path / "in.tar").write_bytes(b"abc")

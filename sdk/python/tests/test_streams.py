@@ -39,7 +39,7 @@ def parse(*chunks: bytes):
         ("data: unfinished\n", []),
     ],
 )
-def test_parser_at_every_cut(text, expected):
+def test_the_parser_accepts_chunks_split_anywhere(text, expected):
     raw = text.encode()
     assert parse(raw) == expected
     assert parse(*(raw[i : i + 1] for i in range(len(raw)))) == expected
@@ -78,7 +78,7 @@ def test_output_arrives_while_the_command_runs(server, sandbox):
 
 # Event loops close what is dropped of the async one.
 @pytest.mark.parametrize("make_client", ["sync"], indirect=True)
-def test_a_stream_dropped_half_read_is_freed_without_a_collection(server, sandbox):
+def test_an_unfinished_stream_is_freed_without_garbage_collection(server, sandbox):
     release = threading.Event()
     server.on("POST", PATH, 200, chunks=[OUT, lambda: release.wait(10), EXIT], headers=SSE)
     gc.disable()
@@ -100,14 +100,14 @@ def test_callbacks(server, sandbox):
     assert (out, err) == (["hello"], ["bad"])
 
 
-def test_character_cut_across_network_chunks(server, sandbox):
+def test_a_character_split_across_chunks_is_decoded(server, sandbox):
     raw = 'event: stdout\ndata: {"chunk":"🐼"}\n\n'.encode() + EXIT
     server.on("POST", PATH, 200, chunks=[raw[i : i + 1] for i in range(len(raw))], headers={"Content-Type": "text/event-stream"})
     assert [chunk.text for chunk in sandbox.exec_stream("x")] == ["🐼"]
 
 
 @pytest.mark.parametrize("drop", [False, True])
-def test_missing_exit_is_an_interruption(server, sandbox, drop):
+def test_missing_exit_event_raises_exec_interrupted(server, sandbox, drop):
     server.on("POST", PATH, 200, chunks=[OUT], drop=drop, headers=SSE)
     with pytest.raises(ExecInterrupted) as caught:
         list(sandbox.exec_stream("make"))
@@ -124,7 +124,7 @@ def test_error_event(server, sandbox, message, kind):
 
 
 @pytest.mark.parametrize("data", [b"{}", b'{"exit_code":"0"}', b'{"exit_code":null}'])
-def test_exit_event_without_a_number_is_no_success(server, sandbox, data):
+def test_exit_event_without_an_exit_code_is_an_error(server, sandbox, data):
     server.on("POST", PATH, 200, chunks=[b"event: exit\ndata: " + data + b"\n\n"], headers=SSE)
     with pytest.raises(ExecInterrupted, match="exit_code"):
         list(sandbox.exec_stream("make"))
@@ -137,7 +137,7 @@ def test_error_before_the_first_byte(server, sandbox):
     assert caught.value.code == "sandbox_not_found"
 
 
-def test_silent_stream_ends(server, sandbox, monkeypatch):
+def test_a_silent_stream_is_interrupted(server, sandbox, monkeypatch):
     for module in ("_sync", "_async"):
         monkeypatch.setattr(f"pandastack.{module}.exec_stream.STREAM_IDLE_SECONDS_MAX", 1.0)
     release = threading.Event()
@@ -147,7 +147,7 @@ def test_silent_stream_ends(server, sandbox, monkeypatch):
     release.set()
 
 
-def test_endless_stream_ends_at_its_limit(server, sandbox, monkeypatch):
+def test_an_endless_stream_times_out(server, sandbox, monkeypatch):
     monkeypatch.setattr("pandastack._wire.EXEC_GRACE_SECONDS", -0.7)
     release = threading.Event()
     server.on("POST", PATH, 200, chunks=[b": ping\n\n", lambda: release.wait(0.05)] * 100, headers=SSE)
@@ -156,7 +156,7 @@ def test_endless_stream_ends_at_its_limit(server, sandbox, monkeypatch):
     release.set()
 
 
-def test_stopping_early_is_quiet(server, client, sandbox):
+def test_leaving_a_stream_early_raises_nothing(server, client, sandbox):
     release = threading.Event()
     server.on("POST", PATH, 200, chunks=[OUT, lambda: release.wait(10), EXIT], headers=SSE)
     server.on("GET", "/v1/me", 200, {"ok": 1})

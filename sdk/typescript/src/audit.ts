@@ -51,7 +51,7 @@ export interface OutdatedState {
   owner?: string;
   components: OutdatedComponent[];
   /** When the owner was told that an action follows. */
-  told_at?: string;
+  reported_at?: string;
   action: "keep" | "refuse" | "cold-restart";
   action_from?: string;
   /** How to bring the state up to date. */

@@ -40,7 +40,7 @@ const isObject = (value: unknown): boolean => {
 const isNumber = (value: unknown): boolean => typeof value === "number" && !Number.isNaN(value);
 const isSignal = (value: unknown): boolean => isObject(value) && "aborted" in (value as object);
 
-/** Types without parts. Told by their tags, since a value may come from another realm. */
+/** Types without parts. Recognized by their tags, since a value may come from another realm. */
 const PLAIN = {
   any: { words: "anything", fits: (_: unknown) => true },
   string: { words: "a string", fits: (value: unknown) => typeof value === "string" },

@@ -76,7 +76,7 @@ export interface PandaStackOptions {
   timeoutMs?: number | undefined;
   /** Seconds for which creates refused for lack of capacity are retried; 0 = never (60). */
   maxCreateRetrySeconds?: number | undefined;
-  /** Told before each such repetition. */
+  /** Called before each retry. */
   onCreateRetry?: ((event: CreateRetryEvent) => void) | undefined;
   /** Host suffix of previews, when it is not the API's own: `PANDASTACK_PREVIEW_HOST`. */
   previewHost?: string | undefined;

@@ -13,7 +13,7 @@ const CONCURRENCY = 4;
 const TAIL_CHARS = 4096;
 /** Changed files that are listed of one branch. */
 const FILES_MAX = 200;
-/** Told apart by its time from what a branch writes. */
+/** Distinguished by its time from what a branch writes. */
 const MARKER = "/run/.pandastack-explore";
 /** Directory in which changed files are searched. */
 const ROOTS = ["/srv", "/app", "/work", "/workspace", "/root", "/home", "/tmp"];
@@ -71,7 +71,7 @@ export interface ExploreOptions {
   captureFiles?: boolean | string;
   /** Copies are gone after this, should this program die meanwhile (600). */
   ttlSeconds?: number;
-  /** Told of each branch as it ends. */
+  /** Called when a branch ends. */
   onOutcome?: (outcome: BranchOutcome) => void;
 }
 

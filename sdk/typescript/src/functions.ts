@@ -137,7 +137,7 @@ export interface FunctionOptions {
   /** vCPUs and memory in MiB per instance. Default: from the template. */
   cpu?: number;
   memoryMb?: number;
-  /** Told of every queued call that was given up. */
+  /** Called for every queued call that was given up. */
   deadLetterUrl?: string;
 }
 

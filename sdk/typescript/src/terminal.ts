@@ -25,9 +25,9 @@ export interface TerminalOptions extends TerminalSize {
   offset?: number;
   /** Gets output as it arrives. */
   onData: (bytes: Uint8Array) => void;
-  /** Told when the connection is made, is lost and is being made again, or is over. */
+  /** Called when the connection opens, is lost and reconnects, or closes. */
   onState?: (state: "connecting" | "open" | "closed", reason?: string) => void;
-  /** Told once when the process has ended. */
+  /** Called once when the process has exited. */
   onExit?: (exitCode: number | undefined) => void;
 }
 

@@ -8,7 +8,7 @@ import { setup } from "./setup.mjs";
 
 const SDK = fileURLToPath(new URL("..", import.meta.url));
 
-test("the table of signatures is fresh", () => {
+test("the table of signatures is up to date", () => {
   execFileSync(process.execPath, ["scripts/signatures.mjs", "--check"], { cwd: SDK });
 });
 
@@ -78,7 +78,7 @@ async function refused(call, sentence) {
   });
 }
 
-test("wrong types are refused by the argument's name, before anything is sent", async (t) => {
+test("arguments of a wrong type are named and rejected before a request", async (t) => {
   const { server, client, sandbox } = await setup(t);
   const made = await sandbox();
   const before = server.requests.length;
@@ -88,7 +88,7 @@ test("wrong types are refused by the argument's name, before anything is sent", 
   assert.equal(server.requests.length, before);
 });
 
-test("methods that answer no promise throw at once", async (t) => {
+test("synchronous methods throw argument errors at once", async (t) => {
   const { sandbox } = await setup(t);
   const made = await sandbox();
   assert.throws(() => made.filesystem.watch(null), /watch: path must be a string, not null/);
@@ -97,7 +97,7 @@ test("methods that answer no promise throw at once", async (t) => {
   assert.ok(made.exec(null).catch(() => undefined) instanceof Promise);
 });
 
-test("what the signatures allow passes", async (t) => {
+test("arguments allowed by the signatures pass", async (t) => {
   const { server, sandbox } = await setup(t);
   server.on("POST", "/v1/sandboxes/s1/exec", 200, { exit_code: 0 });
   server.on("PUT", "/v1/sandboxes/s1/fs", 200, {});

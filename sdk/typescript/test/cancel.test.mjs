@@ -43,7 +43,7 @@ async function running(t) {
 }
 
 for (const looks of [0, 2]) {
-  test(`an aborted exec kills its command, listed after ${looks} looks`, async (t) => {
+  test(`an aborted exec kills its command, listed after ${looks} polls`, async (t) => {
     const { server, block, listedAfter, abort, killed, tag } = await running(t);
     server.on("POST", EXEC, 200, { exit_code: 0 }, { before: block });
     listedAfter(looks);
@@ -53,7 +53,7 @@ for (const looks of [0, 2]) {
   });
 }
 
-test("a command that is to go on is left alone", async (t) => {
+test("killOnAbort: false leaves the command running", async (t) => {
   const { server, block, abort, killed } = await running(t);
   server.on("POST", EXEC, 200, { exit_code: 0 }, { before: block });
   await abort((sandbox, signal) => sandbox.exec("make", { signal, killOnAbort: false }));
@@ -61,14 +61,14 @@ test("a command that is to go on is left alone", async (t) => {
   assert.deepEqual(server.sent("POST", EXEC)[0].query, {});
 });
 
-test("without a signal nothing is tagged", async (t) => {
+test("exec without a signal sends no tag", async (t) => {
   const { server, sandbox } = await running(t);
   server.on("POST", EXEC, 200, { exit_code: 0 });
   await (await sandbox()).exec("make");
   assert.deepEqual(server.last.query, {});
 });
 
-test("a call that was aborted before it began sends nothing", async (t) => {
+test("an already aborted call sends no request", async (t) => {
   const { server, sandbox } = await running(t);
   const made = await sandbox();
   const before = server.requests.length;
@@ -83,7 +83,7 @@ const READERS = {
   "of a long exec": (sandbox, signal) => sandbox.exec("make", { signal, timeoutSeconds: 600 }),
 };
 for (const [name, read] of Object.entries(READERS)) {
-  test(`an aborted reader ${name} kills the command`, async (t) => {
+  test(`aborting a reader (${name}) kills the command`, async (t) => {
     const { server, block, listedAfter, abort, killed } = await running(t);
     server.on("POST", STREAM, 200, undefined, { chunks: [OUT, block], headers });
     listedAfter(0); // for an abort that comes together with the first byte
@@ -92,7 +92,7 @@ for (const [name, read] of Object.entries(READERS)) {
   });
 }
 
-test("the command is killed also while nobody asks for the next chunk", async (t) => {
+test("an abort kills the command while no chunk is being read", async (t) => {
   const { server, sandbox, over, controller, signal } = await running(t);
   server.on("POST", STREAM, 200, undefined, { chunks: [OUT, over.wait], headers });
   const stream = await (await sandbox()).execStream("make", { signal });
@@ -102,7 +102,7 @@ test("the command is killed also while nobody asks for the next chunk", async (t
   await assert.rejects(stream.wait(), { name: "AbortError" });
 });
 
-test("a stream that is to go on, and one that was closed, are left alone", async (t) => {
+test("an abort kills neither a closed stream's command nor one with killOnAbort: false", async (t) => {
   const { server, sandbox, over, controller, signal, killed } = await running(t);
   server.on("POST", STREAM, 200, undefined, { chunks: [OUT, over.wait], headers });
   const made = await sandbox();
@@ -114,7 +114,7 @@ test("a stream that is to go on, and one that was closed, are left alone", async
   assert.deepEqual(killed(), []);
 });
 
-test("a server that cannot kill does not hide the abort", async (t) => {
+test("a failed kill does not hide the abort", async (t) => {
   const { server, block, abort, killed } = await running(t);
   server.on("POST", EXEC, 200, { exit_code: 0 }, { before: block });
   server.on("GET", PROCESSES, 503, { error: "host is away", code: "host_unreachable" });

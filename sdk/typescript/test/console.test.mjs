@@ -20,7 +20,7 @@ test("a client with a session sends no key", async (t) => {
   for (const request of server.requests) assert.equal(request.headers.authorization, undefined);
 });
 
-test("events of the workspace are listed and followed from an id on", async (t) => {
+test("workspace events are listed and followed after a given id", async (t) => {
   const { client, server } = await setup(t);
   server.on("GET", "/v1/events", 200, { events: [{ id: 1, kind: "created" }] });
   const stream = 'id: 2\nevent: event\ndata: {"id":2,"kind":"deleted"}\n\n';
@@ -62,7 +62,7 @@ async function opened(count) {
   return FakeSocket.opened[count - 1];
 }
 
-test("a terminal goes on at the byte where its connection broke", async (t) => {
+test("a terminal reconnects at the byte offset where it was cut off", async (t) => {
   const { client, server } = await setup(t);
   server.on("GET", "/v1/sandboxes/s1", 200, SANDBOX);
   const before = globalThis.WebSocket;

@@ -13,7 +13,7 @@ async function context(t) {
   return { ...made, context: await (await made.sandbox()).createCodeContext("py", { cwd: "/srv" }) };
 }
 
-test("contexts are made, listed, restarted and ended", async (t) => {
+test("contexts are created, listed, restarted and closed", async (t) => {
   const { server, sandbox, context: made } = await context(t);
   assert.deepEqual(server.last.json, { language: "python", cwd: "/srv" });
   assert.deepEqual([made.id, made.language, made.cwd], ["c1", "python", "/home/user"]);
@@ -26,7 +26,7 @@ test("contexts are made, listed, restarted and ended", async (t) => {
   assert.equal(server.last.method, "DELETE");
 });
 
-test("a run's answer is read in both forms of results", async (t) => {
+test("a run response is parsed with either result format", async (t) => {
   const { server, context: made } = await context(t);
   const answer = { stdout: "out", stderr: "", exit: 1, error: "Traceback", duration_ms: 5, results: [{ "text/plain": "1", "application/json": "{\"a\":1}" }, { type: "image/png", data: "aGk=" }] };
   server.on("POST", `${CONTEXTS}/c1/run`, 200, answer);

@@ -18,7 +18,7 @@ for (const [status, kind] of [
   [400, "BadRequestError"], [401, "AuthError"], [403, "PermissionDeniedError"], [404, "NotFoundError"], [409, "ConflictError"],
   [422, "BadRequestError"], [429, "RateLimitError"], [500, "ServerError"], [501, "ServerError"], [503, "ServerError"],
 ]) {
-  test(`status ${status} becomes ${kind}`, async (t) => {
+  test(`status ${status} raises ${kind}`, async (t) => {
     const { server, client } = await setup(t);
     server.on("GET", "/v1/me", status, BODY);
     const error = await client.me().catch((e) => e);
@@ -39,7 +39,7 @@ test("any error body is readable", () => {
 });
 
 for (const [status, headers] of [[503, { "Retry-After": "0" }], [429, { "Retry-After": "0" }], [507, {}]]) {
-  test(`a create refused with ${status} is repeated under one key`, async (t) => {
+  test(`a create refused with ${status} is retried under one idempotency key`, async (t) => {
     const seen = [];
     const { server, client } = await setup(t, { onCreateRetry: (event) => seen.push(event) });
     t.mock.method(Math, "random", () => 0);
@@ -52,7 +52,7 @@ for (const [status, headers] of [[503, { "Retry-After": "0" }], [429, { "Retry-A
   });
 }
 
-test("other refusals are final", async (t) => {
+test("other errors are not retried", async (t) => {
   const { server, client, sandbox } = await setup(t);
   const cases = [[503, {}, BODY], [503, { "Retry-After": "0" }, "upstream down"], [429, {}, BODY], [500, { "Retry-After": "0" }, BODY], [503, { "Retry-After": "3600" }, BODY]];
   for (const [status, headers, body] of cases) server.on("POST", "/v1/sandboxes", status, body, { headers });
@@ -63,7 +63,7 @@ test("other refusals are final", async (t) => {
   assert.equal(server.sent("POST", "/v1/sandboxes/s1/exec").length, 1);
 });
 
-test("retry budget and growth", () => {
+test("retry budget and backoff", () => {
   const refusal = (status, after, code = "c") =>
     errorFromResponse(status, new Headers(after === undefined ? {} : { "retry-after": String(after) }), JSON.stringify({ error: "x", code }), { what: "w", isCommand: false });
   let now = 0;
@@ -79,7 +79,7 @@ test("retry budget and growth", () => {
   assert.equal(new CapacityRetry(0).delayAfter(refusal(503, 0)), undefined);
 });
 
-test("Retry-After and the budget are read without trust", () => {
+test("invalid Retry-After and budget values are ignored or clamped", () => {
   for (const [value, expected] of [[null, undefined], ["5", 5], [" 0.5 ", 0.5], ["-1", 0], ["NaN", undefined], ["soon", undefined], ["", undefined], ["Thu, 01 Jan 1970 00:01:00 GMT", 60]]) {
     assert.equal(parseRetryAfter(value, 0), expected, String(value));
   }
@@ -94,7 +94,7 @@ test("command timeouts", async (t) => {
   for (const [, , kind] of cases) assert.equal((await made.exec("sleep 9").catch((e) => e)).name, kind);
 });
 
-test("a silent and a trickling server end in a timeout", async (t) => {
+test("requests to a silent or a trickling server time out", async (t) => {
   const { server, client } = await setup(t, { timeoutMs: 200 });
   const { open, wait } = gate();
   t.after(open);
@@ -105,7 +105,7 @@ test("a silent and a trickling server end in a timeout", async (t) => {
   assert.equal(server.requests.length, 2);
 });
 
-test("the caller's own signal wins", async (t) => {
+test("the caller's signal aborts the call with its own reason", async (t) => {
   const { server, sandbox } = await setup(t);
   const { open, wait } = gate();
   t.after(open);
@@ -116,14 +116,14 @@ test("the caller's own signal wins", async (t) => {
   await assert.rejects(running, /mine/);
 });
 
-test("no server", async () => {
+test("an unreachable server is reported with a hint", async () => {
   const server = await WireServer.start();
   await server.close();
   const client = new sdk.PandaStack({ baseUrl: server.url, apiKey: "k" });
   await assert.rejects(client.me(), (e) => e instanceof sdk.NetworkError && /pandastack up/.test(e.message));
 });
 
-test("broken connections: reads are resent once, commands never", async (t) => {
+test("after a broken connection, reads are retried once and commands never", async (t) => {
   const { server, client, sandbox } = await setup(t);
   server.on("GET", "/v1/me", 200, undefined, { drop: true });
   server.on("GET", "/v1/me", 200, { ok: true });
@@ -147,7 +147,7 @@ test("redirects do not carry the key", async (t) => {
   assert.equal(server.requests.length, 1);
 });
 
-test("unreadable answers are typed", async (t) => {
+test("malformed responses raise ServerError", async (t) => {
   const { server, client } = await setup(t);
   const bodies = ["not json", "[1]", '"x"', "{}", '{"id":null}', '{"id":5}'];
   for (const body of bodies) server.on("GET", "/v1/sandboxes/odd", 200, body);

@@ -16,7 +16,7 @@ function assertPrints(thing, text) {
   assert.deepEqual([inspect(thing), String(thing), `${thing}`], [text, text, text]);
 }
 
-test("handles print their id and state", async (t) => {
+test("printed handles show their id and state", async (t) => {
   const { server, client, sandbox } = await setup(t);
   const process = { id: 7, pid: 9, state: "running", command: `curl -H ${KEY}` };
   server.on("GET", "/v1/sandboxes/s1/processes/7", 200, process);
@@ -31,7 +31,7 @@ test("handles print their id and state", async (t) => {
   assertPrints(await made.createCodeContext(), 'CodeContext { id: "c1", language: "python" }');
 });
 
-test("a stream prints its process", async (t) => {
+test("a printed stream shows its process", async (t) => {
   const { server, sandbox } = await setup(t);
   const headers = { "Content-Type": "text/event-stream", "X-PandaStack-Process": "7" };
   const chunks = ['event: exit\ndata: {"exit_code":0}\n\n'];
@@ -42,7 +42,7 @@ test("a stream prints its process", async (t) => {
   assertPrints(stream, "ExecStream { processId: 7, exitCode: 0 }");
 });
 
-test("passwords and keys are in records and not in what they print", async (t) => {
+test("records contain passwords and keys but do not print them", async (t) => {
   const { server, client } = await setup(t);
   const record = { id: "d1", status: "running", label: "shop", ...SECRETS };
   server.on("GET", "/v1/databases/d1", 200, record);

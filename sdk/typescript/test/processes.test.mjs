@@ -12,7 +12,7 @@ const RECORD = { id: 7, pid: 99, command: "cat", state: "running", stdin_offset:
 const out = (text, end, stream = "stdout") => `id: x\nevent: ${stream}\ndata: {"chunk":"${text}","end":${end}}\n\n`;
 const EXIT = 'event: exit\ndata: {"exit_code":3}\n\n';
 
-test("a broken stream goes on where it broke", async (t) => {
+test("a broken stream resumes at its offset", async (t) => {
   const { server, sandbox } = await setup(t);
   server.on("POST", STREAM, 200, undefined, { chunks: [out("one", 3), out("e", 1, "stderr")], drop: true, headers });
   server.on("GET", OUTPUT, 503, { error: "host is away", code: "host_unreachable" });
@@ -26,14 +26,14 @@ test("a broken stream goes on where it broke", async (t) => {
   assert.deepEqual(asked, [["3", "1"], ["3", "1"], ["6", "1"]]);
 });
 
-test("a process that is gone is told at once", async (t) => {
+test("resuming the stream of a missing process raises NotFoundError", async (t) => {
   const { server, sandbox } = await setup(t);
   server.on("POST", STREAM, 200, undefined, { chunks: [out("one", 3)], drop: true, headers });
   server.on("GET", OUTPUT, 404, { error: "no such process", code: "not_found" });
   await assert.rejects(async () => collect(await (await sandbox()).execStream("make")), sdk.NotFoundError);
 });
 
-test("gaps and timeouts", async (t) => {
+test("output gaps and timeouts are reported", async (t) => {
   const { server, sandbox } = await setup(t);
   server.on("GET", `${PROCESSES}/7`, 200, RECORD);
   const gap = 'event: gap\ndata: {"stream":"stdout","from":5,"to":50}\n\n';

@@ -10,7 +10,7 @@ import * as sdk from "@pandastack/sdk";
 import { collect, setup } from "./setup.mjs";
 import { KEY, SANDBOX } from "./wire-server.mjs";
 
-test("create sends what was given and nothing else", async (t) => {
+test("create sends only the given options", async (t) => {
   const { server, client } = await setup(t);
   server.on("POST", "/v1/sandboxes", 201, SANDBOX);
   const sandbox = await client.sandboxes.create({ template: "code-interpreter", ttlSeconds: 600, metadata: { task: "x" } });
@@ -23,7 +23,7 @@ test("create sends what was given and nothing else", async (t) => {
   assert.deepEqual(server.last.json, { template: "ubuntu-24.04", from_snapshot: "sn", volumes: [{ name: "v", read_only: true }] });
 });
 
-test("lists come bare or wrapped", async (t) => {
+test("list responses may be bare or wrapped", async (t) => {
   const { server, client } = await setup(t);
   server.on("GET", "/v1/sandboxes", 200, [SANDBOX]);
   server.on("GET", "/v1/sandboxes", 200, { items: [SANDBOX] });
@@ -39,7 +39,7 @@ test("exec", async (t) => {
   assert.ok(!("exitCode" in JSON.parse(JSON.stringify(result))));
 });
 
-test("exec options, check and refusals", async (t) => {
+test("exec sends options, checks the exit code and rejects invalid arguments", async (t) => {
   const { server, sandbox } = await setup(t);
   server.on("POST", "/v1/sandboxes/s1/exec", 200, { stdout: "", stderr: "no", exit_code: 3 });
   const made = await sandbox();
@@ -53,13 +53,13 @@ test("exec options, check and refusals", async (t) => {
   assert.equal(server.requests.length, sent);
 });
 
-test("an exec answer without exit code is no success", async (t) => {
+test("an exec response without an exit code is an error", async (t) => {
   const { server, sandbox } = await setup(t);
   server.on("POST", "/v1/sandboxes/s1/exec", 200, { stdout: "x" });
   await assert.rejects((await sandbox()).exec("true"), /exit_code/);
 });
 
-test("a long command goes over the stream", async (t) => {
+test("a command with a long timeout is streamed", async (t) => {
   const { server, sandbox } = await setup(t);
   const body = 'event: stdout\ndata: {"chunk":"a"}\n\nevent: stderr\ndata: {"chunk":"b"}\n\nevent: exit\ndata: {"exit_code":4}\n\n';
   server.on("POST", "/v1/sandboxes/s1/exec/stream", 200, body, { headers: { "Content-Type": "text/event-stream" } });
@@ -226,7 +226,7 @@ test("templates, tokens, me, logs, events", async (t) => {
   await assert.rejects(client.templates.waitForBuild("b1"), /no space/);
 });
 
-test("ids cannot leave their segment", async (t) => {
+test("ids cannot escape their path segment", async (t) => {
   const { server, client } = await setup(t);
   await assert.rejects(client.sandboxes.get("../me"), sdk.NotFoundError);
   assert.equal(server.last.path, "/v1/sandboxes/..%2Fme");
@@ -234,7 +234,7 @@ test("ids cannot leave their segment", async (t) => {
   assert.equal(server.requests.length, 1);
 });
 
-test("disposal deletes, and forgives what is gone already", async (t) => {
+test("disposal deletes a sandbox and ignores one that is already deleted", async (t) => {
   const { server, sandbox } = await setup(t);
   server.on("DELETE", "/v1/sandboxes/s1", 204);
   server.on("DELETE", "/v1/sandboxes/s1", 404, { error: "gone" });
@@ -247,7 +247,7 @@ test("disposal deletes, and forgives what is gone already", async (t) => {
   assert.equal(server.sent("DELETE", "/v1/sandboxes/s1").length, 2);
 });
 
-test("the CommonJS build is the same package", () => {
+test("the CommonJS build exports the same names", () => {
   const require = createRequire(import.meta.url);
   const cjs = require("@pandastack/sdk");
   assert.deepEqual(Object.keys(cjs).sort(), Object.keys(sdk).sort());
@@ -270,7 +270,7 @@ test("network policies", async (t) => {
   assert.deepEqual([server.last.json.network, server.last.json.visibility], [{ egress: "none" }, "private"]);
 });
 
-test("what a workspace gives to new sandboxes", async (t) => {
+test("workspace defaults for new sandboxes", async (t) => {
   const { server, client } = await setup(t);
   const answer = { id: "default", default_visibility: "private" };
   server.on("GET", "/v1/me/workspace", 200, answer);
@@ -299,7 +299,7 @@ test("rollback, lineage, leases", async (t) => {
   assert.deepEqual(server.last.json, { name: "n", replace_name: true, ttl_seconds: 5, keep_last: 2 });
 });
 
-test("a function's directory is packed, and dead letters are queued again", async (t) => {
+test("a function's directory is packed, and dead letters are redriven", async (t) => {
   const { server, client } = await setup(t);
   const ready = { id: "f1", name: "hello", version: 1, is_ready: true, deploy_status: "ready" };
   server.on("GET", "/v1/functions", 200, { items: [ready] });

@@ -9,7 +9,7 @@ import { collect, setup } from "./setup.mjs";
 
 const FUNCTION = { id: "f1", name: "hello", entrypoint: "main.js", version: 1, is_ready: true };
 
-test("functions.deploy packs a file or a directory, and makes or changes the function", async (t) => {
+test("functions.deploy packs a file or a directory and creates or updates the function", async (t) => {
   const { server, client } = await setup(t);
   const dir = await mkdtemp(join(tmpdir(), "pandastack-functions-"));
   t.after(() => rm(dir, { recursive: true }));
@@ -130,7 +130,7 @@ test("members and their sessions", async (t) => {
   assert.equal((await client.console.loginProvider()).name, "Example");
 });
 
-test("apps.deploy packs a directory without what builds make anew", async (t) => {
+test("apps.deploy packs a directory without its dependencies", async (t) => {
   const { server, client } = await setup(t);
   const dir = await mkdtemp(join(tmpdir(), "pandastack-apps-"));
   t.after(() => rm(dir, { recursive: true }));
@@ -146,7 +146,7 @@ test("apps.deploy packs a directory without what builds make anew", async (t) =>
   await assert.rejects(client.apps.deploy("shop", { directory: join(dir, "index.html") }), /is not a directory/);
 });
 
-test("apps: metrics, stages of variables; logs of databases", async (t) => {
+test("app metrics, variable stages and database logs", async (t) => {
   const { server, client } = await setup(t);
   const instances = [{ sandbox_id: "s1", status: "running", host: { memory_bytes: 7 } }];
   server.on("GET", "/v1/apps/shop/metrics", 200, { at: "now", deployment_id: "d1", total: { memory_bytes: 7 }, instances });
@@ -162,7 +162,7 @@ test("apps: metrics, stages of variables; logs of databases", async (t) => {
   assert.equal(await client.databases.logs("d1"), "LOG:  ready\n");
 });
 
-test("sandboxes have names, and are found by them", async (t) => {
+test("sandboxes are addressed by name", async (t) => {
   const { server, client } = await setup(t);
   const record = { id: "s1", template: "base", status: "running", name: "web" };
   server.on("POST", "/v1/sandboxes", 201, record);
@@ -173,7 +173,7 @@ test("sandboxes have names, and are found by them", async (t) => {
   assert.deepEqual([found.id, found.name], ["s1", "web"]);
 });
 
-test("databases have names, and are restored to the latest state", async (t) => {
+test("databases are addressed by name and restored to the latest state", async (t) => {
   const { server, client } = await setup(t);
   server.on("POST", "/v1/databases", 201, { id: "d1", status: "running", name: "shop" });
   server.on("POST", "/v1/databases/shop/clone", 201, { id: "d2", status: "running", name: "copy" });
@@ -208,6 +208,6 @@ test("apps: previews of a repository", async (t) => {
   assert.equal(server.last.path, "/v1/preview-repos/7");
 });
 
-test("the reference is fresh", () => {
+test("the reference is up to date", () => {
   execFileSync(process.execPath, ["scripts/reference.mjs", "--check"], { cwd: new URL("..", import.meta.url) });
 });

@@ -29,7 +29,7 @@ for (const [text, expected] of [
   ["data: grüße \u2028 \u0085 🐼\n\n", [["message", "grüße \u2028 \u0085 🐼"]]],
   ["data: unfinished\n", []],
 ]) {
-  test(`parser: ${JSON.stringify(text)} at every cut`, () => {
+  test(`parser: ${JSON.stringify(text)} split at every byte`, () => {
     const raw = new TextEncoder().encode(text);
     assert.deepEqual(parse(raw), expected);
     assert.deepEqual(parse(...[...raw].map((byte) => new Uint8Array([byte]))), expected);
@@ -37,7 +37,7 @@ for (const [text, expected] of [
   });
 }
 
-test("parser: limit", () => {
+test("parser: event size limit", () => {
   const feed = (...texts) => {
     const parser = new EventParser(64);
     return texts.flatMap((text) => parser.feed(new TextEncoder().encode(text)));
@@ -79,14 +79,14 @@ test("callbacks", async (t) => {
   assert.deepEqual(seen, ["hello", "bad"]);
 });
 
-test("a character cut across network chunks", async (t) => {
+test("a character split across chunks is decoded", async (t) => {
   const raw = Buffer.from(`event: stdout\ndata: {"chunk":"🐼"}\n\n${EXIT}`);
   const { sandbox } = await streaming(t, [...raw].map((byte) => Buffer.from([byte])));
   assert.deepEqual((await collect(await sandbox.execStream("x"))).map((chunk) => chunk.text), ["🐼"]);
 });
 
 for (const drop of [false, true]) {
-  test(`a missing exit is an interruption, drop ${drop}`, async (t) => {
+  test(`a missing exit event raises ExecInterrupted, drop ${drop}`, async (t) => {
     const { sandbox } = await streaming(t, [OUT], { drop });
     const error = await collect(await sandbox.execStream("make")).catch((e) => e);
     assert.ok(error instanceof sdk.ExecInterrupted, String(error));
@@ -105,7 +105,7 @@ test("error events", async (t) => {
   await assert.rejects(sandbox.execStream("x"), (e) => e instanceof sdk.NotFoundError && e.code === "sandbox_not_found");
 });
 
-test("stopping early is quiet", async (t) => {
+test("leaving a stream early raises nothing", async (t) => {
   const { open, wait } = gate();
   const { server, client, sandbox } = await streaming(t, [OUT, wait, EXIT]);
   server.on("GET", "/v1/me", 200, { ok: 1 });
@@ -114,7 +114,7 @@ test("stopping early is quiet", async (t) => {
   assert.deepEqual(await client.me(), { ok: 1 });
 });
 
-test("the process does not hang on a closed stream", async (t) => {
+test("waiting for a closed stream fails instead of hanging", async (t) => {
   const { open, wait } = gate();
   t.after(open);
   const { sandbox } = await streaming(t, [OUT, wait]);

@@ -26,7 +26,7 @@ async function tree(dir) {
   await symlink("a/text", join(dir, "link"));
 }
 
-test("uploadDir sends a tar archive that other programs read", async (t) => {
+test("uploadDir sends an archive that tar can extract", async (t) => {
   const { server, sandbox } = await setup(t);
   const dir = await scratch(t);
   await mkdir(join(dir, "in"));
@@ -42,7 +42,7 @@ test("uploadDir sends a tar archive that other programs read", async (t) => {
   assert.equal((await lstat(join(dir, "out/run"))).mode & 0o777, 0o755);
 });
 
-test("downloadDir unpacks what tar packed, however it is cut", async (t) => {
+test("downloadDir extracts tar archives in chunks of any size", async (t) => {
   const dir = await scratch(t);
   await mkdir(join(dir, "in"));
   await tree(join(dir, "in"));
@@ -60,7 +60,7 @@ test("downloadDir unpacks what tar packed, however it is cut", async (t) => {
   }
 });
 
-test("nothing lands outside of the directory", async (t) => {
+test("hostile archives cannot write outside the directory", async (t) => {
   const dir = await scratch(t);
   await mkdir(join(dir, "outside"));
   const pack = (script) => {
@@ -94,7 +94,7 @@ archive.close(); sys.stdout.buffer.write(out.getvalue())`;
   }
 });
 
-test("what is no directory, no archive or not there is said", async (t) => {
+test("a missing path, a non-directory and a non-archive are rejected", async (t) => {
   const dir = await scratch(t);
   await writeFile(join(dir, "file"), "x");
   const { server, sandbox } = await setup(t);
@@ -108,7 +108,7 @@ test("what is no directory, no archive or not there is said", async (t) => {
   await assert.rejects((await other.sandbox()).filesystem.downloadDir("/srv", join(dir, "b")), BadRequestError);
 });
 
-test("a template build sends what .dockerignore leaves, and is cancelled when it cannot start", async (t) => {
+test("a template build excludes .dockerignore matches and is cancelled if it fails to start", async (t) => {
   const { server, client } = await setup(t);
   const dir = await scratch(t);
   for (const name of ["Dockerfile", "src/a.py", "src/a.pyc", "node_modules/x/index.js", "docs/b.md", "docs/keep.md"]) {

@@ -32,7 +32,7 @@ function load() {
   return require(join(dirname(fileURLToPath(import.meta.url)), "../dist/cjs"), "./index.js");
 }
 
-test("the package works with the web's own names only", async (t) => {
+test("the package works with web APIs only", async (t) => {
   const { server } = await setup(t);
   const sdk = load();
   const client = new sdk.PandaStack({ apiKey: KEY, baseUrl: server.url });

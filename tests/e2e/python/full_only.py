@@ -28,8 +28,8 @@ _PAGES = (
 _GIT_KILL = "builds for a minute; test_apps_crash.py kills the same servers at named steps"
 
 _ALWAYS = {
-    "test_a_killed_control_leaves_one_version_or_the_other": ("built", "switched"),
-    "test_a_killed_agent_leaves_one_version_or_the_other": ("booted",),
+    "test_a_control_kill_during_a_deploy_leaves_one_live_version": ("built", "switched"),
+    "test_an_agent_kill_during_a_deploy_leaves_one_live_version": ("booted",),
 }
 _DEPLOY_STEPS = (
     "begun", "machine", "fetched", "built", "saved", "kept", "booted", "healthy", "switched", "ended",
@@ -38,58 +38,58 @@ _DEPLOY_STEPS = (
 FULL_ONLY: Dict[str, str] = {
     "test_apps.py::test_an_open_websocket_stays_with_the_version_it_was_opened_on":
         "90 s between pings; the test of the close frame talks to an old version after a deployment",
-    "test_apps_crash.py::test_machines_left_by_kills_sleep_or_are_deleted":
+    "test_apps_crash.py::test_machines_left_over_after_kills_sleep_or_are_deleted":
         "a minute in which nothing happens; test_apps_instances.py counts the machines of an app",
     **{f"test_apps_crash.py::{test}[control.deploy.{step}]": _STEPS
        for test, always in _ALWAYS.items()
        for step in _DEPLOY_STEPS if step not in always},
-    **{f"test_apps_frameworks.py::test_a_pushed_sample_is_shown[{name}]": _APP
+    **{f"test_apps_frameworks.py::test_a_pushed_sample_app_is_served[{name}]": _APP
        for name in ("static", "vite", "next", "cra", "flask", "django", "fastapi", "plain")},
-    "test_apps_frameworks.py::test_a_second_push_installs_nothing_and_changes_the_page": _APP,
+    "test_apps_frameworks.py::test_a_second_push_reuses_dependencies_and_updates_the_page": _APP,
     "test_apps_git.py::test_a_killed_server_neither_loses_nor_hangs_a_deployment": _GIT_KILL,
-    "test_apps_git.py::test_a_branch_that_disappears_leaves_what_serves":
+    "test_apps_git.py::test_a_deleted_git_branch_keeps_the_live_version":
         "three fetches by machines; the test that looks at a repository always runs",
-    "test_apps_git.py::test_a_push_is_not_lost_while_its_host_lags_behind":
+    "test_apps_git.py::test_a_push_is_not_lost_when_the_git_host_lags":
         "waits for a host that lags; source.rs of pandastack-apps tells a late push from one that is not",
-    "test_apps_git.py::test_other_hosts_tell_of_pushes_too":
+    "test_apps_git.py::test_pushes_to_gitlab_and_gitea_deploy":
         "eight deployments; GitHub's pushes always run, and hooks.rs reads deliveries of every host",
-    "test_apps_instances.py::test_a_deployment_and_a_rollback_under_load_fail_no_request":
+    "test_apps_instances.py::test_no_request_fails_while_instances_deploy_and_roll_back":
         "builds twice for three machines; test_apps.py does the same with one",
-    "test_apps_builds.py::test_changed_pip_includes_are_installed_again":
+    "test_apps_builds.py::test_changed_pip_includes_are_reinstalled":
         "installs twice; pandastack-detect's tests name every file that an install depends on",
-    "test_apps_builds.py::test_a_package_of_the_source_is_never_an_old_one":
+    "test_apps_builds.py::test_cached_dependencies_do_not_hide_changes_to_the_apps_package":
         "builds a package twice; pandastack-detect's tests plan such an install at every build",
-    "test_database_backups.py::test_a_drill_restores_and_checks":
+    "test_database_backups.py::test_a_drill_restores_and_checks_a_backup":
         "one more restore; test_database_servers.py has one, routes.rs of backups names a drill that failed",
-    "test_database_backups.py::test_any_instant_comes_back_as_a_new_database":
+    "test_database_backups.py::test_any_point_in_time_restores_to_a_new_database":
         "five restores; test_database_servers.py has one, pandastack-backup's tests every instant",
-    "test_console.py::test_sql_branches_and_the_past_of_a_database":
+    "test_console.py::test_the_console_shows_sql_branches_and_history_of_a_database":
         "a database and a branch; test_databases.py has the calls, the test of a sandbox the tree and the editor",
-    "test_database_backups.py::test_more_log_than_is_handed_out_at_once_comes_back":
+    "test_database_backups.py::test_a_restore_replays_more_wal_than_one_batch":
         "archives and replays 96 MiB; feed.rs and restore.rs of control prove the files and the room",
-    "test_database_durability.py::test_another_size_keeps_data_and_address":
+    "test_database_durability.py::test_resizing_a_database_keeps_its_data_and_url":
         "bakes another size; test_sizes.py bakes one, and a killed machine keeps data and address, too",
-    "test_database_servers.py::test_a_reset_from_before_servers_noted_them_is_noted_with_a_backup":
+    "test_database_servers.py::test_a_backup_records_a_credential_reset_of_an_earlier_release":
         "three backups for records of an early version; the resets that are cut off always run",
-    "test_database_stores.py::test_backups_come_back_from_another_clouds_store": _STORE,
-    "test_databases.py::test_a_database_without_work_falls_asleep_and_one_with_work_does_not":
-        "ten minutes in which nothing happens; test_a_pause_ends_a_query_over_http puts a database to sleep",
-    **{f"test_docs.py::test_a_page[{page}]": _PAGE for page in _PAGES},
-    "test_function_calls.py::test_a_function_has_the_memory_it_asks_for":
+    "test_database_stores.py::test_backups_restore_from_google_and_azure_storage": _STORE,
+    "test_databases.py::test_an_idle_database_falls_asleep_and_a_busy_one_stays_awake":
+        "ten minutes in which nothing happens; test_a_pause_ends_an_http_query puts a database to sleep",
+    **{f"test_docs.py::test_page_examples_run_as_shown[{page}]": _PAGE for page in _PAGES},
+    "test_function_calls.py::test_a_function_gets_the_memory_it_requests":
         "bakes a size for functions; test_sizes.py has one for sandboxes",
-    "test_sizes.py::test_a_large_machine_under_load_forks_sleeps_and_comes_back":
+    "test_sizes.py::test_a_large_machine_under_load_forks_sleeps_and_rolls_back":
         "holds much memory through four copies; test_time_travel.py and test_copies.py have small machines",
     "test_sizes.py::test_forks_of_forks_ten_deep": "large machines; test_copies.py has small ones, ten deep",
     "test_sizes.py::test_memory_above_3_gib_is_forked_too": "fills 3.3 GiB; machines of 2 GiB always run",
-    "test_stream_recovery.py::test_every_byte_once[pause]":
+    "test_stream_recovery.py::test_a_stream_delivers_every_byte_once[pause]":
         "a slow stream; hibernate always runs, which begins with a pause",
-    "test_stream_recovery.py::test_every_byte_once[snapshot]":
+    "test_stream_recovery.py::test_a_stream_delivers_every_byte_once[snapshot]":
         "a slow stream; hibernate always runs, which takes the same copy",
-    "test_time_travel.py::test_light_sleepers_make_room":
+    "test_time_travel.py::test_sandboxes_asleep_in_memory_are_evicted_for_others":
         "starts the platform twice more; placement.rs proves who gives up room, the test of dozing the rest",
-    "test_two_hosts.py::test_a_database_goes_on_elsewhere_when_its_host_is_lost":
+    "test_two_hosts.py::test_a_database_on_a_lost_host_can_fail_over":
         "boots and replays twice; control's tests fail over, test_database_durability.py replays",
-    "test_volume_faults.py::test_a_power_failure_loses_nothing_acknowledged":
+    "test_volume_faults.py::test_a_power_failure_loses_no_acknowledged_write":
         "starts the platform anew; test_crash_matrix.py has power failures, a killed machine the writer",
 }
 

@@ -198,7 +198,7 @@ def served(apps: Apps) -> Dict[str, Any]:
     return app
 
 
-def test_an_uploaded_directory_becomes_an_address(apps: Apps, served: Dict[str, Any]) -> None:
+def test_an_uploaded_directory_is_served_at_its_url(apps: Apps, served: Dict[str, Any]) -> None:
     assert get(served).text == "one hello"
     assert get(served, host=f"{served['id']}.localhost").text == "one hello"
     now = apps.call("GET", f"/apps/{served['name']}", 200)
@@ -212,7 +212,7 @@ def test_an_uploaded_directory_becomes_an_address(apps: Apps, served: Dict[str, 
     assert "service" not in [one["kind"] for one in apps.call("GET", "/snapshots", 200)["snapshots"]]
 
 
-def test_a_deployment_under_load_fails_no_request_and_a_rollback_is_instant(apps: Apps, served: Dict[str, Any]) -> None:
+def test_no_request_fails_during_a_deployment_or_an_instant_rollback(apps: Apps, served: Dict[str, Any]) -> None:
     with Load(served) as load:
         apps.live(apps.upload(served, server("two")))
         wait_until("answers of the new version", lambda: "two" in load.answers[-8:], 30)
@@ -306,7 +306,7 @@ def test_a_failing_build_leaves_the_live_version_alone(apps: Apps, served: Dict[
     assert get(served).text == before
 
 
-def test_a_wrong_address_or_port_is_named(apps: Apps) -> None:
+def test_listening_on_the_wrong_address_or_port_fails_with_a_hint(apps: Apps) -> None:
     # Both at once: after a while the log says that nothing listens.
     wrong = [("127.0.0.1", 'os.environ["PORT"]', "listen on 0.0.0.0:8080"), ("0.0.0.0", "3000", "set the app's port to 3000")]
     begun = []
@@ -321,7 +321,7 @@ def test_a_wrong_address_or_port_is_named(apps: Apps) -> None:
         assert apps.call("GET", f"/apps/{app['id']}", 200)["status"] == "error"
 
 
-def test_cancel_and_the_newest_wins(apps: Apps, served: Dict[str, Any]) -> None:
+def test_deployments_are_cancelled_or_superseded_by_newer_ones(apps: Apps, served: Dict[str, Any]) -> None:
     slow = {**server("slow"), "pandastack.toml": '[app]\nbuild_command = "echo began; sleep 300"\n'}
     first = apps.upload(served, slow)
     wait_until("the build began", lambda: "began\n" in apps.deployment(first)["build_logs"] + "\n", DEPLOY_SECONDS)
@@ -336,7 +336,7 @@ def test_cancel_and_the_newest_wins(apps: Apps, served: Dict[str, Any]) -> None:
     assert get(served).text == "three hello"
 
 
-def test_variables_change_by_a_restart_without_a_build(apps: Apps, served: Dict[str, Any]) -> None:
+def test_a_restart_applies_variables_without_a_build(apps: Apps, served: Dict[str, Any]) -> None:
     path = f"/apps/{served['id']}/env"
     set_one = apps.call("PUT", f"{path}/GREETING", 200, json={"value": "s3cret", "secret": True, "scope": "all"})
     assert set_one["secret"] is True
@@ -352,7 +352,7 @@ def test_variables_change_by_a_restart_without_a_build(apps: Apps, served: Dict[
     apps.call("DELETE", f"{path}/A", 404)
 
 
-def test_a_variable_with_a_new_value_stays_what_it_is(apps: Apps) -> None:
+def test_updating_a_variable_keeps_its_secret_flag_scope_and_stage(apps: Apps) -> None:
     path = f"/apps/{apps.create()['id']}/env"
 
     def shown() -> Dict[str, Tuple[Any, ...]]:
@@ -483,7 +483,7 @@ def test_a_log_follower_continues_with_the_next_version(apps: Apps, served: Dict
             assert next(line for line in lines if mark in line) == f"data: served /{mark}"
 
 
-def test_a_domain_leads_nowhere_before_it_is_proven(apps: Apps, served: Dict[str, Any]) -> None:
+def test_an_unverified_domain_receives_no_traffic(apps: Apps, served: Dict[str, Any]) -> None:
     name = f"www.{uuid.uuid4().hex[:8]}.example"
     added = apps.call("POST", f"/apps/{served['id']}/domains", 201, json={"domain": name.upper()})
     assert (added["status"], [record["name"] for record in added["records"]]) == ("pending", [name, f"_pandastack-challenge.{name}"])
@@ -497,7 +497,7 @@ def test_a_domain_leads_nowhere_before_it_is_proven(apps: Apps, served: Dict[str
     assert get(served, host=name).status_code == 404
 
 
-def test_it_sleeps_and_wakes_with_the_next_request(apps: Apps, served: Dict[str, Any]) -> None:
+def test_an_app_sleeps_and_wakes_on_the_next_request(apps: Apps, served: Dict[str, Any]) -> None:
     machine = apps.call("GET", f"/apps/{served['id']}", 200)["sandbox_id"]
     for _ in range(3):
         apps.call("POST", f"/sandboxes/{machine}/hibernate", 200)
@@ -506,7 +506,7 @@ def test_it_sleeps_and_wakes_with_the_next_request(apps: Apps, served: Dict[str,
     assert apps.call("GET", f"/apps/{served['id']}", 200)["status"] == "running"
 
 
-def test_a_schedule_wakes_it(apps: Apps, served: Dict[str, Any]) -> None:
+def test_a_schedule_wakes_an_app(apps: Apps, served: Dict[str, Any]) -> None:
     machine = apps.call("GET", f"/apps/{served['id']}", 200)["sandbox_id"]
     apps.call("POST", f"/sandboxes/{machine}/hibernate", 200)
     target = {"type": "app", "app_id": served["name"], "path": "/nightly", "method": "GET"}
@@ -522,7 +522,7 @@ def test_a_schedule_wakes_it(apps: Apps, served: Dict[str, Any]) -> None:
     apps.call("DELETE", f"/schedules/{made['id']}", 204)
 
 
-def test_a_lease_keeps_it_awake(apps: Apps, served: Dict[str, Any]) -> None:
+def test_a_lease_keeps_an_app_awake(apps: Apps, served: Dict[str, Any]) -> None:
     machine = apps.call("GET", f"/apps/{served['id']}", 200)["sandbox_id"]
     apps.call("POST", f"/sandboxes/{machine}/hibernate", 200)
     until = apps.call("POST", f"/apps/{served['id']}/keep-awake", 200, json={"seconds": 600})["awake_until"]
@@ -535,7 +535,7 @@ def test_a_lease_keeps_it_awake(apps: Apps, served: Dict[str, Any]) -> None:
     apps.call("POST", f"/apps/{served['id']}/keep-awake", 400, json={"seconds": 86_401})
 
 
-def test_no_request_fails_while_it_sleeps_and_wakes_under_load(apps: Apps, served: Dict[str, Any]) -> None:
+def test_no_request_fails_while_an_app_sleeps_and_wakes(apps: Apps, served: Dict[str, Any]) -> None:
     machine = apps.call("GET", f"/apps/{served['id']}", 200)["sandbox_id"]
     with Load(served) as load:
         for _ in range(int(os.environ.get("PANDASTACK_TEST_SLEEPS", "5"))):
@@ -545,7 +545,7 @@ def test_no_request_fails_while_it_sleeps_and_wakes_under_load(apps: Apps, serve
     assert load.failures == []
 
 
-def test_refusals_say_what_to_do(apps: Apps, served: Dict[str, Any]) -> None:
+def test_app_errors_say_what_to_do(apps: Apps, served: Dict[str, Any]) -> None:
     for body, part in [
         ({"name": "api"}, "choose another name"),
         ({"name": "8000-x"}, "begin with a letter"),
@@ -584,7 +584,7 @@ def test_a_webhook_needs_its_secret_and_a_push_to_the_branch(apps: Apps) -> None
     assert "fetching the source failed" in ended["error"]
 
 
-def test_deleting_leaves_nothing(apps: Apps) -> None:
+def test_deleting_an_app_deletes_its_machine(apps: Apps) -> None:
     app = apps.create()
     apps.live(apps.upload(app, {"index.html": "<h1>static</h1>", "a.txt": "0123456789"}))
     page = get(app)

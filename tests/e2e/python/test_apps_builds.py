@@ -30,7 +30,7 @@ def test_packages_installed_by_a_failed_build_are_reused(apps: Apps) -> None:
     assert "\ninstalls" not in repaired["build_logs"]
 
 
-def test_changed_pip_includes_are_installed_again(apps: Apps) -> None:
+def test_changed_pip_includes_are_reinstalled(apps: Apps) -> None:
     app = apps.create()
     settings = '[app]\ninstall_command = "sed s/^/installs-/ requirements/*.txt"\n'
     source = {**server("one"), "requirements.txt": "-r requirements/prod.txt\n", "pandastack.toml": settings}
@@ -69,7 +69,7 @@ def build_wheel(directory, *_):
 }
 
 
-def test_a_package_of_the_source_is_never_an_old_one(apps: Apps) -> None:
+def test_cached_dependencies_do_not_hide_changes_to_the_apps_package(apps: Apps) -> None:
     app = apps.create()
     for version in ("one", "two"):
         ended = apps.live(apps.upload(app, {**PACKAGED, "src/shop.py": server(version)["main.py"]}))
@@ -77,7 +77,7 @@ def test_a_package_of_the_source_is_never_an_old_one(apps: Apps) -> None:
     assert "dependencies restored, not reinstalled" in ended["build_logs"], ended["build_logs"]
 
 
-def test_a_source_that_is_too_large_is_refused_before_it_is_sent(apps: Apps) -> None:
+def test_an_oversized_source_is_rejected_before_upload(apps: Apps) -> None:
     app = apps.create()
     address = urlsplit(API)
     with socket.create_connection((address.hostname, address.port or 80), timeout=60) as stream:
@@ -118,7 +118,7 @@ def one(apps: Apps) -> Dict[str, Any]:
 
 
 @pytest.mark.parametrize("program, cause", [(HUNGRY, "ran out of memory"), (SPACIOUS, "disk is full")])
-def test_a_build_that_exceeds_its_machine_names_the_resource(
+def test_a_build_out_of_memory_or_disk_names_the_resource(
     apps: Apps, one: Dict[str, Any], program: str, cause: str
 ) -> None:
     # The status alone says nothing: tools around the program that was ended have their own.

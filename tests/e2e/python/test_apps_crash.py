@@ -65,7 +65,7 @@ def owned(world: World, app: Dict[str, Any]) -> List[str]:
 
 
 @pytest.mark.parametrize("step", DEPLOY_STEPS)
-def test_a_killed_control_leaves_one_version_or_the_other(
+def test_a_control_kill_during_a_deploy_leaves_one_live_version(
     world: World, apps: Apps, served: Dict[str, Any], step: str
 ) -> None:
     before = page(apps, served)
@@ -83,7 +83,7 @@ def test_a_killed_control_leaves_one_version_or_the_other(
 
 
 @pytest.mark.parametrize("step", [point for point in APP_POINTS if point.startswith("control.hook.")])
-def test_a_killed_control_neither_loses_nor_doubles_a_delivery(world: World, apps: Apps, step: str) -> None:
+def test_a_control_kill_neither_loses_nor_repeats_a_webhook(world: World, apps: Apps, step: str) -> None:
     app = apps.create(git_url="http://127.0.0.1:9/none.git", webhook_secret="hush")
     headers = {"x-gitlab-event": "Push Hook", "x-gitlab-event-uuid": "1", "x-gitlab-token": "hush"}
     body = json.dumps({"ref": "refs/heads/main", "after": "a" * 40})
@@ -108,7 +108,7 @@ def test_a_killed_control_neither_loses_nor_doubles_a_delivery(world: World, app
     assert len(apps.call("GET", f"/apps/{app['id']}/deploys", 200)["items"]) == 1
 
 
-def test_machines_left_by_kills_sleep_or_are_deleted(world: World, apps: Apps, served: Dict[str, Any]) -> None:
+def test_machines_left_over_after_kills_sleep_or_are_deleted(world: World, apps: Apps, served: Dict[str, Any]) -> None:
     # An old version sleeps a minute after its last request; deliveries were tested meanwhile.
     # Machines of this app never sleep while they serve, so one that was not told otherwise would stay awake.
     kept = min(len(apps.call("GET", f"/apps/{served['id']}/deploys", 200)["items"]) - 1, VERSIONS_KEPT)
@@ -117,7 +117,7 @@ def test_machines_left_by_kills_sleep_or_are_deleted(world: World, apps: Apps, s
 
 
 @pytest.mark.parametrize("step", DEPLOY_STEPS)
-def test_a_killed_agent_leaves_one_version_or_the_other(
+def test_an_agent_kill_during_a_deploy_leaves_one_live_version(
     world: World, apps: Apps, served: Dict[str, Any], step: str
 ) -> None:
     before, new = page(apps, served), f"agent {step}"

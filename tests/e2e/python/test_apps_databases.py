@@ -125,7 +125,7 @@ def page(app: Dict[str, Any], path: str) -> str:
     return answer.text
 
 
-def test_a_database_is_reached_by_its_app_alone(apps: Apps, client: PandaStack, database: Database) -> None:
+def test_a_database_is_reachable_only_by_its_app(apps: Apps, client: PandaStack, database: Database) -> None:
     app, id = apps.create(min_instances=1), database["id"]
     way, query = f"/apps/{app['id']}/databases/{id}", "/query/" + quote("SELECT 40 + 2")
     apps.call("PUT", f"/apps/{app['id']}/env/TAKEN", 200, json={"value": "x"})
@@ -175,7 +175,7 @@ def test_a_detached_database_is_unreachable_at_once(apps: Apps, client: PandaSta
     assert page(app, "/") == "none"
 
 
-def test_one_that_never_sleeps_is_told_at_once(apps: Apps) -> None:
+def test_a_min_instances_change_takes_effect_at_once(apps: Apps) -> None:
     app = apps.call("GET", f"/apps/{apps.made[0]}", 200)
     look = f"/sandboxes/{app['sandbox_id']}/lifecycle"
     assert app["min_instances"] == 1 and apps.call("GET", look, 200)["idle_timeout_seconds"] > 86_400

@@ -63,7 +63,7 @@ def shows(page: Page, address: str, heading: str) -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_a_pushed_sample_is_shown(world: World, page: Page, name: str) -> None:
+def test_a_pushed_sample_app_is_served(world: World, page: Page, name: str) -> None:
     sample, began = SAMPLES[name], time.monotonic()
     repository = world.create(name, sample)
     done = world.push(name, repository, sample.files)
@@ -74,7 +74,7 @@ def test_a_pushed_sample_is_shown(world: World, page: Page, name: str) -> None:
     world.client.call("DELETE", f"/apps/{name}", 204)
 
 
-def test_a_second_push_installs_nothing_and_changes_the_page(world: World, page: Page) -> None:
+def test_a_second_push_reuses_dependencies_and_updates_the_page(world: World, page: Page) -> None:
     name = "again"
     repository = world.create(name, VITE)
     world.push(name, repository, VITE.files)

@@ -111,7 +111,7 @@ class Forge:
 
 
 @pytest.mark.parametrize("kind", ["gitlab", "gitea"])
-def test_other_hosts_tell_of_pushes_too(world: Tuple[Platform, Path], client: Client, kind: str) -> None:
+def test_pushes_to_gitlab_and_gitea_deploy(world: Tuple[Platform, Path], client: Client, kind: str) -> None:
     repository = Repository(world[1], f"{kind}.git")
     old = repository.push({"index.html": "old"})
     commit = repository.push({"index.html": kind})
@@ -129,7 +129,7 @@ def test_other_hosts_tell_of_pushes_too(world: Tuple[Platform, Path], client: Cl
     assert client.call("GET", f"/apps/{kind}", 200)["git_host"] == kind
     # One that comes late changes nothing, although these hosts do not say whether the branch was set back.
     late = client.live(kind, forge.push("0", old).json()["deployment_id"])
-    assert late["git_commit"] == commit and "comes late" in late["build_logs"], late["build_logs"]
+    assert late["git_commit"] == commit and "is out of date" in late["build_logs"], late["build_logs"]
     assert client.page(kind) == kind
     repository.git("push", "-q", "-f", str(repository.bare), f"{old}:main", at=repository.clone)
     client.live(kind, forge.push("2", old).json()["deployment_id"])
@@ -144,7 +144,7 @@ def test_other_hosts_tell_of_pushes_too(world: Tuple[Platform, Path], client: Cl
     client.call("DELETE", f"/apps/{kind}", 204)
 
 
-def test_a_push_is_not_lost_while_its_host_lags_behind(world: Tuple[Platform, Path], client: Client) -> None:
+def test_a_push_is_not_lost_when_the_git_host_lags(world: Tuple[Platform, Path], client: Client) -> None:
     (world[1] / "lag").mkdir()
     repository, host = Repository(world[1], "lag/mirror.git"), StatusHost()
     first = repository.push({"index.html": "first"})
@@ -155,7 +155,7 @@ def test_a_push_is_not_lost_while_its_host_lags_behind(world: Tuple[Platform, Pa
     # The branch still shows where it was; what was pushed is there by its id.
     second = repository.push({"index.html": "second"}, "elsewhere")
     done = client.live("lagging", forge.push("2", second, before=first).json()["deployment_id"])
-    assert done["git_commit"] == second and "comes late" not in done["build_logs"], done["build_logs"]
+    assert done["git_commit"] == second and "is out of date" not in done["build_logs"], done["build_logs"]
     assert client.page("lagging") == "second"
     # A missing commit fails, and is not taken for the one that serves.
     gone = client.ended("lagging", forge.push("3", "f" * 40, before=second).json()["deployment_id"])
@@ -164,14 +164,14 @@ def test_a_push_is_not_lost_while_its_host_lags_behind(world: Tuple[Platform, Pa
     third, fourth = (repository.push({"index.html": text}) for text in ("third", "fourth"))
     client.live("lagging", forge.push("4", fourth, before=third).json()["deployment_id"])
     late = client.live("lagging", forge.push("5", third, before=second).json()["deployment_id"])
-    assert late["git_commit"] == fourth and "comes late" in late["build_logs"], late["build_logs"]
+    assert late["git_commit"] == fourth and "is out of date" in late["build_logs"], late["build_logs"]
     assert client.page("lagging") == "fourth"
     wait_until("the late commit is not pending", lambda: [state for _, state, _ in host.of(third)][-1:] == ["error"], 60)
     assert [state for _, state, _ in host.of(fourth)][-1] == "success"
     # Nobody told of the push between, because its message says to skip it, and the branch still shows where it was before that.
     skipped, last = (repository.push({"index.html": text}, "elsewhere") for text in ("skipped", "last"))
     done = client.live("lagging", forge.push("6", last, before=skipped).json()["deployment_id"])
-    assert done["git_commit"] == last and "comes late" not in done["build_logs"], done["build_logs"]
+    assert done["git_commit"] == last and "is out of date" not in done["build_logs"], done["build_logs"]
     host.shutdown()
     client.call("DELETE", "/apps/lagging", 204)
 
@@ -225,7 +225,7 @@ while True:
 BOMB_SECONDS = float(times(20, 6))
 
 
-def test_a_fork_bomb_is_not_felt_next_door(world: Tuple[Platform, Path], client: Client) -> None:
+def test_a_fork_bomb_does_not_affect_other_apps(world: Tuple[Platform, Path], client: Client) -> None:
     beside = Repository(world[1], "beside.git")
     beside.push({"index.html": "beside"})
     client.call("POST", "/apps", 201, json={"name": "beside", "git_url": beside.url})
@@ -255,7 +255,7 @@ def test_a_fork_bomb_is_not_felt_next_door(world: Tuple[Platform, Path], client:
         client.call("DELETE", f"/apps/{app}", 204)
 
 
-def test_a_branch_that_disappears_leaves_what_serves(world: Tuple[Platform, Path], client: Client) -> None:
+def test_a_deleted_git_branch_keeps_the_live_version(world: Tuple[Platform, Path], client: Client) -> None:
     repository = Repository(world[1], "gone.git")
     repository.push({"index.html": "one"})
     client.call("POST", "/apps", 201, json={"name": "gone", "git_url": repository.url, "webhook_secret": "hush"})
@@ -314,7 +314,7 @@ def test_app_commands_work_with_a_repository(
     client.call("GET", "/apps/typed", 404)
 
 
-def test_looking_at_a_repository_deploys_a_new_commit_once(world: Tuple[Platform, Path], client: Client) -> None:
+def test_polling_a_repository_deploys_a_new_commit_once(world: Tuple[Platform, Path], client: Client) -> None:
     repository = Repository(world[1], "polled.git")
     first = repository.push({"index.html": "one"})
     client.call("POST", "/apps", 400, json={"name": "polled", "git_url": repository.url, "poll_seconds": 29})
@@ -507,7 +507,7 @@ def deploy(client: Client, app: str) -> Dict[str, Any]:
     return client.ended(app, client.call("POST", f"/apps/{app}/deploys", 202)["id"])
 
 
-def test_a_repository_by_ssh_knows_the_app_s_own_key(world: Tuple[Platform, Path], client: Client, ssh: SshServer) -> None:
+def test_an_ssh_repository_uses_the_apps_own_deploy_key(world: Tuple[Platform, Path], client: Client, ssh: SshServer) -> None:
     repository = Repository(world[1], "keyed.git")
     first = repository.push({"index.html": "one"})
     app = client.call("POST", "/apps", 201, json={"name": "keyed", "git_url": f"git@{HOST}:keyed.git"})
@@ -541,7 +541,7 @@ def test_a_repository_by_ssh_knows_the_app_s_own_key(world: Tuple[Platform, Path
     client.call("DELETE", "/apps/keyed", 204)
 
 
-def test_a_given_deploy_key_is_seen_by_git_alone(
+def test_a_custom_deploy_key_is_visible_only_to_git(
     world: Tuple[Platform, Path], client: Client, ssh: SshServer, tmp_path: Path
 ) -> None:
     public = make_key(tmp_path / "key")
@@ -568,7 +568,7 @@ def test_a_given_deploy_key_is_seen_by_git_alone(
     client.call("DELETE", "/apps/given", 204)
 
 
-def test_submodules_come_along_and_get_no_other_host_s_secrets(world: Tuple[Platform, Path], client: Client) -> None:
+def test_submodules_are_fetched_without_credentials_of_other_hosts(world: Tuple[Platform, Path], client: Client) -> None:
     (world[1] / "private").mkdir(exist_ok=True)
     for name in ("private/lib.git", "open.git"):
         Repository(world[1], name).push({"lib.txt": f"of {name}"})

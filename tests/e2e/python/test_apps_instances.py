@@ -85,7 +85,7 @@ def scale(apps: Apps, app: Dict[str, Any], **settings: int) -> Dict[str, Any]:
     return newest
 
 
-def test_every_machine_gets_its_share(apps: Apps, three: Dict[str, Any]) -> None:
+def test_requests_are_balanced_across_instances(apps: Apps, three: Dict[str, Any]) -> None:
     shown = apps.call("GET", f"/apps/{three['id']}", 200)
     assert [one["status"] for one in shown["instances"]] == ["running"] * 3
     assert shown["instances"][0]["sandbox_id"] == shown["sandbox_id"]
@@ -97,7 +97,7 @@ def test_every_machine_gets_its_share(apps: Apps, three: Dict[str, Any]) -> None
     assert len(shares) == 3 and min(shares.values()) >= 12, shares
 
 
-def test_a_deployment_and_a_rollback_under_load_fail_no_request(apps: Apps, three: Dict[str, Any]) -> None:
+def test_no_request_fails_while_instances_deploy_and_roll_back(apps: Apps, three: Dict[str, Any]) -> None:
     before = set(instances(apps, three))
     with Load(three, 6, apps.api) as load:
         apps.live(apps.upload(three, server("two")))
@@ -109,7 +109,7 @@ def test_a_deployment_and_a_rollback_under_load_fail_no_request(apps: Apps, thre
     assert set(instances(apps, three)) == before and back["build_logs"].count("responds again") == 3, back
 
 
-def test_a_machine_that_dies_costs_no_request_and_is_replaced(
+def test_a_dead_instance_is_replaced_without_failed_requests(
     apps: Apps, platform: Platform, three: Dict[str, Any]
 ) -> None:
     before = instances(apps, three)
@@ -132,7 +132,7 @@ def test_a_machine_that_dies_costs_no_request_and_is_replaced(
     assert kept < set(instances(apps, three)), "those that were good serve on"
 
 
-def test_instances_follow_the_limits_and_leave_nothing(
+def test_instance_counts_follow_the_limits_and_leak_nothing(
     apps: Apps, platform: Platform, three: Dict[str, Any]
 ) -> None:
     refused = apps.call("PATCH", f"/apps/{three['id']}", 400, json={"max_instances": 2})
@@ -162,7 +162,7 @@ def test_instances_follow_the_limits_and_leave_nothing(
     wait_until("nothing is left", lambda: not owned(platform, three), 60)
 
 
-def test_further_machines_wake_with_load_and_sleep_without(apps: Apps) -> None:
+def test_extra_instances_wake_under_load_and_sleep_when_idle(apps: Apps) -> None:
     app = apps.create(max_instances=2, idle_timeout_seconds=5)
     apps.live(apps.upload(app, server("one")))
     states = lambda: list(instances(apps, app).values())

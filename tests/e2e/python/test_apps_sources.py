@@ -76,7 +76,7 @@ def deploy(apps: Apps, name: str, directory: Path, *words: str) -> Dict[str, Any
     return found
 
 
-def test_a_directory_of_a_sandbox_is_deployed_as_its_file_says(apps: Apps, written: str, tmp_path: Path) -> None:
+def test_deploying_a_sandbox_directory_uses_its_pandastack_toml(apps: Apps, written: str, tmp_path: Path) -> None:
     name = "t" + uuid.uuid4().hex[:12]
     apps.made.append(name)
     # The file of another app, in the current directory.
@@ -96,7 +96,7 @@ def test_a_directory_of_a_sandbox_is_deployed_as_its_file_says(apps: Apps, writt
     assert get(app).text == "said 8080"
 
 
-def test_a_word_that_is_not_known_is_named(apps: Apps) -> None:
+def test_an_unknown_setting_is_named_in_the_error(apps: Apps) -> None:
     app = apps.create()
     ended = apps.finished(apps.upload(app, {"main.py": "", "pandastack.toml": '[app]\nstrat_command = "x"\n'}))
     assert ended["status"] == "failed" and "`strat_command`" in ended["error"], ended

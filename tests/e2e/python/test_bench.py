@@ -19,7 +19,7 @@ def made(client: PandaStack) -> List[str]:
     return [sandbox.id for sandbox in client.sandboxes.list() if LABEL in sandbox.metadata]
 
 
-def test_it_measures_and_cleans_up(client: PandaStack) -> None:
+def test_bench_measures_and_cleans_up(client: PandaStack) -> None:
     done = subprocess.run([*COMMAND, "--count", "2", "--concurrency", "2"], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
@@ -30,7 +30,7 @@ def test_it_measures_and_cleans_up(client: PandaStack) -> None:
     assert made(client) == []
 
 
-def test_ctrl_c_leaves_nothing(client: PandaStack) -> None:
+def test_ctrl_c_deletes_all_sandboxes(client: PandaStack) -> None:
     running = subprocess.Popen([*COMMAND, "--", "sleep 1000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         wait_for("the first sandbox", lambda: made(client), 600)

@@ -82,7 +82,7 @@ def said(sandbox: Sandbox) -> str:
     return sandbox.exec("cat /dev/shm/said 2>/dev/null || true").stdout
 
 
-def test_a_child_does_not_talk_on_its_parents_connection(own: Sandbox, world: "subprocess.Popen[str]") -> None:
+def test_a_fork_does_not_inherit_open_connections(own: Sandbox, world: "subprocess.Popen[str]") -> None:
     own.filesystem.write("/tmp/client.py", CLIENT)
     own.exec("setsid python3 /tmp/client.py > /dev/null 2>&1 < /dev/null &", check=True)
     assert line_of(world) == "accepted"

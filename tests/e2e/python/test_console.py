@@ -120,7 +120,7 @@ def test_a_page_of_another_origin_cannot_use_the_session(context: BrowserContext
     assert page.evaluate("fetch('/v1/me').then(r => r.status)") == 200
 
 
-def test_a_sandbox_from_its_form_to_its_forks(page: Page, client: PandaStack) -> None:
+def test_the_console_creates_uses_and_forks_a_sandbox(page: Page, client: PandaStack) -> None:
     page.goto(f"{CONSOLE}/sandboxes?create")
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Name").fill("from-console")
@@ -210,7 +210,7 @@ def test_pages_are_accessible_in_both_themes_and_on_a_phone(page: Page) -> None:
     assert_strict(page)
 
 
-def test_sql_branches_and_the_past_of_a_database(page: Page, client: PandaStack) -> None:
+def test_the_console_shows_sql_branches_and_history_of_a_database(page: Page, client: PandaStack) -> None:
     database = client.databases.create(label="console-db")
     try:
         page.goto(f"{CONSOLE}/databases/{database['id']}/sql")

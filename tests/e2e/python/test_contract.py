@@ -152,6 +152,6 @@ def test_empty_body_counts_as_an_empty_object(raw: httpx.Client, own: Sandbox) -
         assert answer.status_code == 200, answer.text
 
 
-def test_sandbox_survives_all_that(shared: Sandbox) -> None:
+def test_the_sandbox_survives_invalid_requests(shared: Sandbox) -> None:
     assert shared.refresh().status == "running"
     assert shared.exec("echo fine").stdout == "fine\n"

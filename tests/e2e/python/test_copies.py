@@ -91,7 +91,7 @@ def zygote_pids(platform: Platform) -> List[int]:
     return [json.loads(record.read_text())["machine"]["pid"] for record in records]
 
 
-def test_a_snapshot_of_a_busy_machine_is_one_instant(client: PandaStack, platform: Platform, own: Sandbox) -> None:
+def test_a_snapshot_of_a_busy_machine_is_consistent(client: PandaStack, platform: Platform, own: Sandbox) -> None:
     own.filesystem.write("/root/writer.py", WRITER)
     own.exec("setsid python3 /root/writer.py > /dev/null 2>&1 < /dev/null &", check=True)
     wait_until("the writer writes", lambda: passes(own) >= 2, 120)
@@ -108,7 +108,7 @@ def test_a_snapshot_of_a_busy_machine_is_one_instant(client: PandaStack, platfor
     is_whole(own)
 
 
-def test_deleting_a_sandbox_during_a_snapshot_leaves_nothing(client: PandaStack, platform: Platform) -> None:
+def test_deleting_a_sandbox_during_a_snapshot_leaks_nothing(client: PandaStack, platform: Platform) -> None:
     before = platform.footprint()
     own = client.sandboxes.create("base")
     own.exec("head -c 134217728 /dev/urandom > /dev/shm/dirty", check=True)
@@ -172,7 +172,7 @@ def make_and_read(make: Callable[[], Sandbox]) -> str:
         return sandbox.exec("cat /srv/state").stdout
 
 
-def test_zygotes_of_snapshots_are_few(client: PandaStack, platform: Platform, own: Sandbox) -> None:
+def test_snapshot_zygotes_are_limited_in_number(client: PandaStack, platform: Platform, own: Sandbox) -> None:
     snapshots = [own.snapshot() for _ in range(ZYGOTES_MAX + 1)]
     for snapshot in snapshots:
         for _ in range(2):
@@ -221,7 +221,7 @@ def held_fork(faults: Faults, pool: ThreadPoolExecutor, parent: Sandbox) -> "Fut
     return forking
 
 
-def test_a_parent_is_free_while_its_children_come_up(client: PandaStack, faults: Faults) -> None:
+def test_a_parent_stays_usable_while_its_forks_start(client: PandaStack, faults: Faults) -> None:
     parent = client.sandboxes.create("base")
     with ThreadPoolExecutor(2) as pool:
         try:
@@ -242,7 +242,7 @@ def test_a_parent_is_free_while_its_children_come_up(client: PandaStack, faults:
     assert len(children) == 3
 
 
-def test_a_sleeper_wakes_while_its_children_come_up(client: PandaStack, faults: Faults, own: Sandbox) -> None:
+def test_a_sandbox_can_wake_while_its_forks_start(client: PandaStack, faults: Faults, own: Sandbox) -> None:
     own.exec("echo then > /dev/shm/state", check=True)
     own.hibernate()
     with ThreadPoolExecutor(1) as pool:
@@ -259,7 +259,7 @@ def test_a_sleeper_wakes_while_its_children_come_up(client: PandaStack, faults: 
     assert len(children) == 3
 
 
-def test_a_hundred_children_of_one_instant(client: PandaStack, own: Sandbox) -> None:
+def test_fork_tree_creates_a_hundred_distinct_children(client: PandaStack, own: Sandbox) -> None:
     own.exec("echo shared > /dev/shm/shared", check=True)
     children = own.fork_tree(100)
     assert len({child.id for child in children}) == 100

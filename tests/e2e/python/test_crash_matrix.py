@@ -140,7 +140,7 @@ def play(world: World, cells: List[Cell], callers: ThreadPoolExecutor) -> None:
 
 
 @pytest.mark.parametrize("number, name", CASES)
-def test_a_kill(player: Player, number: int, name: str) -> None:
+def test_operations_recover_from_a_kill(player: Player, number: int, name: str) -> None:
     cells = player.enter(number)
     if name == REST:
         check_host(player.world)
@@ -207,6 +207,6 @@ def settle(differences: Callable[[], List[str]]) -> None:
         raise AssertionError("; ".join(last)) from late
 
 
-def test_every_point_of_the_servers_is_tried() -> None:
+def test_every_fault_point_is_covered() -> None:
     sources = Path(__file__).parents[3] / "crates"
     assert points_of(sources) == {step for operation in OPERATIONS for step in operation.steps} | set(APP_POINTS)

@@ -70,7 +70,7 @@ def steps(url: str) -> List[int]:
         return [row[0] for row in connection.execute("SELECT n FROM steps ORDER BY n")]
 
 
-def test_any_instant_comes_back_as_a_new_database(client: PandaStack, database: Database) -> None:
+def test_any_point_in_time_restores_to_a_new_database(client: PandaStack, database: Database) -> None:
     url = database["connection_url"]
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("CREATE TABLE steps (n int)")
@@ -102,7 +102,7 @@ def test_any_instant_comes_back_as_a_new_database(client: PandaStack, database: 
     assert len(backups["restorable"]) == 1 and backups["base_backups"][0]["size_bytes"] > 1_000_000
 
 
-def test_more_log_than_is_handed_out_at_once_comes_back(client: PandaStack, database: Database) -> None:
+def test_a_restore_replays_more_wal_than_one_batch(client: PandaStack, database: Database) -> None:
     """A server gets its log a few files at a time, so the room for a restore does not grow with the log."""
     first_base(client, database["id"])
     with psycopg.connect(database["connection_url"], autocommit=True, connect_timeout=REVIVE_SECONDS_MAX) as connection:
@@ -144,7 +144,7 @@ def with_owner(database: Database, statement: str) -> Any:
         return row and row[0]
 
 
-def test_a_drill_restores_and_checks(client: PandaStack, database: Database) -> None:
+def test_a_drill_restores_and_checks_a_backup(client: PandaStack, database: Database) -> None:
     first_base(client, database["id"])
     # Session settings that an owner makes are no reason to call the backups broken.
     with_owner(database, "ALTER DATABASE app SET default_transaction_read_only = on")
@@ -180,7 +180,7 @@ def fail_to_archive(client: PandaStack, database: Database) -> DatabaseBackups:
     return client.databases.backups(database["id"])
 
 
-def test_an_archive_that_is_down_is_caught_up_with(client: PandaStack, database: Database) -> None:
+def test_archiving_catches_up_after_an_outage(client: PandaStack, database: Database) -> None:
     first_base(client, database["id"])
     before = client.databases.backups(database["id"])
     with archive_down(database["id"]):
@@ -189,7 +189,7 @@ def test_an_archive_that_is_down_is_caught_up_with(client: PandaStack, database:
     wait_for("it catches up", lambda: caught_up(client, database["id"], before))
 
 
-def test_log_that_waits_in_a_sleeping_database_is_named_until_it_wakes(client: PandaStack, database: Database) -> None:
+def test_unarchived_wal_of_a_sleeping_database_is_reported_until_it_wakes(client: PandaStack, database: Database) -> None:
     """That the archive is back does not bring what was written while it was away."""
     first_base(client, database["id"])
     before = client.databases.backups(database["id"])
@@ -210,7 +210,7 @@ def caught_up(client: PandaStack, database_id: str, before: DatabaseBackups) -> 
     return backups["healthy"] and backups["latest_restorable"] > before["latest_restorable"]
 
 
-def test_a_sleeping_database_is_left_alone_and_a_deleted_one_takes_its_backups_along(client: PandaStack) -> None:
+def test_backups_do_not_wake_a_database_and_are_deleted_with_it(client: PandaStack) -> None:
     database = make(client, "sleeper")
     first_base(client, database["id"])
     with psycopg.connect(database["connection_url"], autocommit=True) as connection:

@@ -72,7 +72,7 @@ def test_pgbench_with_prepared_statements_directly_and_through_the_pooler(pgbenc
     assert (history, balances) == ((6 * done,), (True,))
 
 
-def test_verify_full_by_the_printed_address(database: Database) -> None:
+def test_verify_full_works_with_the_printed_address(database: Database) -> None:
     with psycopg.connect(
         host="127.0.0.1", port=database["port"], user="app", dbname="app", password=database["password"],
         sslmode="verify-full", sslrootcert=os.environ["PANDASTACK_CA"],
@@ -80,7 +80,7 @@ def test_verify_full_by_the_printed_address(database: Database) -> None:
         assert connection.execute("SELECT 6 * 7").fetchone() == (42,)
 
 
-def test_a_dump_of_another_server_restores_with_its_comments(database: Database) -> None:
+def test_a_dump_with_extension_comments_can_be_restored(database: Database) -> None:
     with psycopg.connect(database["connection_url"]) as connection:
         connection.execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements WITH SCHEMA public")
         connection.execute("COMMENT ON EXTENSION pg_stat_statements IS 'statistics of SQL statements'")
@@ -88,7 +88,7 @@ def test_a_dump_of_another_server_restores_with_its_comments(database: Database)
 
 @newer_libpq
 @pytest.mark.parametrize("negotiation", ["postgres", "direct"])
-def test_a_newer_libpq_begins_with_tls_either_way(database: Database, negotiation: str) -> None:
+def test_a_newer_libpq_connects_with_either_tls_negotiation(database: Database, negotiation: str) -> None:
     """Connects as psql 17 and later do, by the library that they use."""
     for name in (database["id"], f"{database['id']}-pooler"):
         with psycopg.connect(

@@ -65,7 +65,7 @@ def numbers(url: str) -> List[int]:
         return [row[0] for row in connection.execute("SELECT n FROM kept ORDER BY n")]
 
 
-def test_a_killed_machine_loses_nothing_acknowledged(client: PandaStack, database: Database) -> None:
+def test_a_machine_kill_loses_no_acknowledged_transaction(client: PandaStack, database: Database) -> None:
     url = database["connection_url"]
     assert psql(url, "-c", "CREATE TABLE kept (n int PRIMARY KEY)").returncode == 0
     before = client.databases.get(database["id"])["sandbox_id"]
@@ -87,7 +87,7 @@ def test_a_killed_machine_loses_nothing_acknowledged(client: PandaStack, databas
     assert psql(url, "-c", "INSERT INTO kept VALUES (0)").returncode == 0
 
 
-def test_a_killed_server_is_started_again(client: PandaStack, raw: httpx.Client, database: Database) -> None:
+def test_a_killed_postgres_is_restarted(client: PandaStack, raw: httpx.Client, database: Database) -> None:
     """The machine runs on without its server: only clients notice, which connect again and wait."""
     url = database["connection_url"]
     acknowledged = numbers(url)
@@ -112,7 +112,7 @@ def test_a_killed_server_is_started_again(client: PandaStack, raw: httpx.Client,
     wait_for("it is back though nobody asked", lambda: starts() > known)
 
 
-def test_a_branch_keeps_its_own_data_and_sleeps(client: PandaStack, database: Database) -> None:
+def test_a_branch_keeps_its_own_data_across_sleep_and_a_crash(client: PandaStack, database: Database) -> None:
     """The copy of a revived database has a volume of its own: it outlives its machine, its sleep, and its original's writes."""
     branch = client.databases.branch(database["id"])
     try:
@@ -130,7 +130,7 @@ def test_a_branch_keeps_its_own_data_and_sleeps(client: PandaStack, database: Da
     assert -1 not in numbers(database["connection_url"])
 
 
-def test_changes_to_role_and_database_are_restored(client: PandaStack) -> None:
+def test_a_renamed_database_and_a_new_password_survive_a_machine_kill(client: PandaStack) -> None:
     """The platform's own way in is not the tenant's: another password and no database of the first name are the tenant's business."""
     made = make(client, "own ways")
     try:
@@ -163,7 +163,7 @@ def test_changes_to_role_and_database_are_restored(client: PandaStack) -> None:
         client.databases.delete(made["id"])
 
 
-def test_room_grows_while_it_runs(client: PandaStack, database: Database) -> None:
+def test_database_storage_grows_online(client: PandaStack, database: Database) -> None:
     before = client.databases.stats(database["id"])
     assert 0 < before["storage_used_bytes"] < before["storage_bytes"] == 8 << 30
     client.databases.update(database["id"], storage_mb=9 << 10)
@@ -177,7 +177,7 @@ def test_room_grows_while_it_runs(client: PandaStack, database: Database) -> Non
     assert client.volumes.list() == [], "its volume is its own"
 
 
-def test_another_size_keeps_data_and_address(client: PandaStack, database: Database) -> None:
+def test_resizing_a_database_keeps_its_data_and_url(client: PandaStack, database: Database) -> None:
     url = database["connection_url"]
     before = numbers(url)
     # The first machine of a size waits until that is baked, which may take longer than clients are held.

@@ -54,7 +54,7 @@ def backed_up(client: PandaStack, database: Database) -> None:
     wait_for("it is backed up", lambda: client.databases.backups(database["id"])["healthy"], REVIVE_SECONDS_MAX)
 
 
-def test_a_full_disk_makes_a_database_read_only_until_it_has_more_room(client: PandaStack, database: Database) -> None:
+def test_a_full_disk_makes_a_database_read_only_until_it_grows(client: PandaStack, database: Database) -> None:
     url = database["connection_url"]
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("CREATE TABLE filled (n bigserial PRIMARY KEY, body text)")
@@ -64,7 +64,7 @@ def test_a_full_disk_makes_a_database_read_only_until_it_has_more_room(client: P
     take_room(database, LIMIT_MB + 80)
     last, refused = fill(url)
     assert last > 0 and refused.sqlstate == "25006", refused
-    grow = f"pandastack db set {database['id']} --storage-mb 16384"
+    grow = f"pandastack db update {database['id']} --storage-mb 16384"
     assert refused.diag.message_hint is not None and "is full" in refused.diag.message_hint and grow in refused.diag.message_hint
 
     there = rows(url)

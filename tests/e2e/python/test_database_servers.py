@@ -124,7 +124,7 @@ class Writer:
         wait_until("it is written to", lambda: len(self.acknowledged) >= before + 20, BACK_SECONDS_MAX)
 
 
-def test_killed_servers_lose_nothing_acknowledged(platform: Platform, client: PandaStack, database: Database) -> None:
+def test_server_kills_lose_no_acknowledged_transaction(platform: Platform, client: PandaStack, database: Database) -> None:
     url = database["connection_url"]
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("CREATE TABLE kept (n int PRIMARY KEY)")
@@ -182,7 +182,7 @@ def test_the_name_in_the_tls_handshake_selects_the_database(platform: Platform, 
         session(platform, two[1], password=two[0]["password"])
 
 
-def test_an_option_selects_the_database_and_mistakes_are_answered(platform: Platform, two: List[Database]) -> None:
+def test_the_endpoint_option_selects_a_database_or_reports_an_error(platform: Platform, two: List[Database]) -> None:
     unnamed = {"host": "127.0.0.1", "sslmode": "require"}
     for each in two:
         assert whose(session(platform, each, **unnamed, options=f"endpoint={each['id']}")) == (each["id"], False)
@@ -197,7 +197,7 @@ def test_an_option_selects_the_database_and_mistakes_are_answered(platform: Plat
             session(platform, first, **how)
 
 
-def test_drivers_over_http_find_databases_by_their_names(platform: Platform, two: List[Database]) -> None:
+def test_http_drivers_select_databases_by_name(platform: Platform, two: List[Database]) -> None:
     """Neon's driver asks `api.<domain>` for the database that its connection string names; others ask the database's own name."""
 
     def ask(host: str, url: str) -> httpx.Response:
@@ -231,7 +231,7 @@ def connects(url: str) -> bool:
         return False
 
 
-def test_a_database_is_not_woken_by_those_who_follow_its_log_while_it_falls_asleep(
+def test_wal_followers_do_not_wake_a_database_that_is_falling_asleep(
     client: PandaStack, faults: Faults, two: List[Database]
 ) -> None:
     """Writing a large machine out takes longer than until its log is looked for again."""
@@ -255,7 +255,7 @@ def test_a_database_is_not_woken_by_those_who_follow_its_log_while_it_falls_asle
 
 
 @pytest.mark.parametrize("machine", ["there", "lost"])
-def test_a_reset_that_was_cut_off_is_finished(platform: Platform, client: PandaStack, database: Database, machine: str) -> None:
+def test_an_interrupted_credential_reset_is_completed(platform: Platform, client: PandaStack, database: Database, machine: str) -> None:
     before = client.databases.get(database["id"])
     leave_a_reset_half_done(platform, database["id"])
     if machine == "lost":
@@ -281,7 +281,7 @@ def noted(url: str) -> Optional[str]:
     return cast(Optional[str], row[0])
 
 
-def test_a_reset_from_before_servers_noted_them_is_noted_with_a_backup(platform: Platform, client: PandaStack, database: Database) -> None:
+def test_a_backup_records_a_credential_reset_of_an_earlier_release(platform: Platform, client: PandaStack, database: Database) -> None:
     """After `database`, so that PostgreSQL is prepared. The password that works is not the one that is shown: its owner chose it since."""
     made = client.databases.create(label="reset long ago")
     try:
@@ -301,7 +301,7 @@ def test_a_reset_from_before_servers_noted_them_is_noted_with_a_backup(platform:
         client.databases.delete(made["id"])
 
 
-def test_backups_in_a_bucket_come_back(bucket: Bucket, client: PandaStack, database: Database) -> None:
+def test_backups_restore_from_a_bucket(bucket: Bucket, client: PandaStack, database: Database) -> None:
     check_backups_come_back(bucket, client, database)
 
 

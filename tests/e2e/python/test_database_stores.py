@@ -21,7 +21,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[Union[GoogleBucket, AzureC
         yield made
 
 
-def test_backups_come_back_from_another_clouds_store(store: Union[GoogleBucket, AzureContainer]) -> None:
+def test_backups_restore_from_google_and_azure_storage(store: Union[GoogleBucket, AzureContainer]) -> None:
     platform = Platform("psos", "10.232.0.0/16", "--warm", "postgres-16")
     platform.environment.update(store.environment)
     try:

@@ -51,7 +51,7 @@ def psql(url: str, *arguments: str, **more: Any) -> "subprocess.CompletedProcess
     return subprocess.run(command, capture_output=True, text=True, timeout=60, **more)
 
 
-def test_a_database_takes_queries_when_create_returns(client: PandaStack, database: Database) -> None:
+def test_a_database_accepts_queries_when_create_returns(client: PandaStack, database: Database) -> None:
     assert database["status"] == "running"
     ran = psql(database["connection_url"], "-c", "SELECT 40 + 2")
     assert (ran.stdout, ran.returncode) == ("42\n", 0), ran.stderr
@@ -66,7 +66,7 @@ def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([os.environ["PANDASTACK_BIN"], "db", *arguments], capture_output=True, text=True, timeout=60)
 
 
-def test_the_command_line_lists_shows_and_opens_a_shell(client: PandaStack, database: Database) -> None:
+def test_the_cli_lists_and_shows_databases_and_opens_psql(client: PandaStack, database: Database) -> None:
     listed = command("list")
     assert listed.returncode == 0, listed.stderr
     assert any(database["id"] in line and "shared" in line for line in listed.stdout.splitlines()), listed.stdout
@@ -83,7 +83,7 @@ def test_the_command_line_lists_shows_and_opens_a_shell(client: PandaStack, data
     assert command("psql", "shared", "--pooled", "--", "-XAtqc", "SELECT 1").stdout == "1\n"
 
 
-def test_a_database_without_work_falls_asleep_and_one_with_work_does_not(client: PandaStack) -> None:
+def test_an_idle_database_falls_asleep_and_a_busy_one_stays_awake(client: PandaStack) -> None:
     """An open connection is no work, and neither is following its log; a query is, however long nothing is heard of it."""
     made = make(client, "idle")
     try:
@@ -118,7 +118,7 @@ def test_drivers_work_directly_and_through_the_pooler(database: Database) -> Non
         assert asyncio.run(through_asyncpg(url)) == 42
 
 
-def test_the_driver_of_rust(database: Database) -> None:
+def test_the_tokio_postgres_driver_works(database: Database) -> None:
     """`tokio-postgres` with the installation's authority: prepared statements, transactions, cancelling, both ways in."""
     program = Path(os.environ["PANDASTACK_BIN"]).with_name("pandastack-e2e-tokio-postgres")
     named = f"hostaddr=127.0.0.1 port={database['port']} user=app password={database['password']} dbname=app sslmode=require"
@@ -127,7 +127,7 @@ def test_the_driver_of_rust(database: Database) -> None:
     assert (ran.stdout, ran.returncode) == ("direct: ok\npooled: ok\n", 0), ran.stderr
 
 
-def test_the_first_session_is_used_up_and_its_port_closed(database: Database) -> None:
+def test_the_template_session_and_its_port_are_closed(database: Database) -> None:
     """The session that its makers had open before the machine was copied is used up, and its port is closed."""
     run_inside(database, "! grep -q ':1539 .* 0A ' /proc/net/tcp")
 
@@ -141,7 +141,7 @@ def test_the_first_session_is_used_up_and_its_port_closed(database: Database) ->
     wait_for("the administrator is alone", alone)
 
 
-def test_every_promised_extension_can_be_made_by_the_owner(database: Database) -> None:
+def test_the_owner_can_create_every_supported_extension(database: Database) -> None:
     with psycopg.connect(database["connection_url"], autocommit=True) as connection:
         connection.execute("CREATE DATABASE second")
     url = database["connection_url"].replace("/app?", "/second?")
@@ -155,7 +155,7 @@ def test_every_promised_extension_can_be_made_by_the_owner(database: Database) -
         assert nearest == ("[1,2,3]",)
 
 
-def test_a_tenant_is_no_superuser(database: Database) -> None:
+def test_a_tenant_is_not_a_superuser(database: Database) -> None:
     with psycopg.connect(database["connection_url"], autocommit=True) as connection:
         for forbidden in (
             "COPY (SELECT 1) TO PROGRAM 'id'",
@@ -173,7 +173,7 @@ def test_a_tenant_is_no_superuser(database: Database) -> None:
                 assert psql(foreign, "-w", "-c", "SELECT 1").returncode != 0, (role, password)
 
 
-def test_verify_full_with_the_authority_of_the_installation(database: Database, tmp_path: Any) -> None:
+def test_verify_full_works_with_the_installation_ca(database: Database, tmp_path: Any) -> None:
     authority = os.environ.get("PANDASTACK_CA")
     if not authority:
         pytest.skip("PANDASTACK_CA does not name the authority's certificate")
@@ -186,7 +186,7 @@ def test_verify_full_with_the_authority_of_the_installation(database: Database, 
     assert "certificate verify failed" in psql(f"{wrong} sslrootcert=/etc/ssl/certs/ca-certificates.crt").stderr
 
 
-def test_mistakes_say_what_to_do(database: Database) -> None:
+def test_connection_errors_say_what_to_do(database: Database) -> None:
     url = database["connection_url"]
     for wrong, said in (
         (url.replace("sslmode=require", "sslmode=disable"), "sslmode=require"),
@@ -213,7 +213,7 @@ def first_message(database: Database, version: int, alpn: str, startup: Dict[str
             return secure.recv(4096)
 
 
-def test_tls_from_the_first_byte_and_newer_versions(database: Database) -> None:
+def test_direct_tls_and_newer_protocol_versions_are_negotiated(database: Database) -> None:
     startup = {"user": "app", "database": "app"}
     assert first_message(database, 196608, "postgresql", startup)[:1] == b"R", "asked for a password"
     newer = first_message(database, 196610, "postgresql", {**startup, "_pq_.unknown": "1"})
@@ -223,7 +223,7 @@ def test_tls_from_the_first_byte_and_newer_versions(database: Database) -> None:
         first_message(database, 196608, "http/1.1", startup)
 
 
-def test_nonsense_is_answered_and_closed(database: Database) -> None:
+def test_malformed_startup_messages_close_the_connection(database: Database) -> None:
     for sent, said in (
         (b"GET / HTTP/1.1\r\n\r\n", b"another protocol"),
         (struct.pack("!II", 8, 2 << 16), b"version 2.0"),
@@ -276,7 +276,7 @@ def test_a_query_over_http_has_limits(client: PandaStack, raw: httpx.Client, dat
     assert [column["type"] for column in names] == ["name", "void"]
 
 
-def test_the_broker_takes_its_own_token_only(database: Database) -> None:
+def test_the_broker_accepts_only_its_own_token(database: Database) -> None:
     url = f"{database['broker_url']}/v1/query"
     good = httpx.post(url, json={"sql": "SELECT 1 AS one"}, headers={"Authorization": f"Bearer {database['broker_token']}"})
     assert good.json()["rows"] == [[1]], good.text
@@ -305,7 +305,7 @@ def test_the_neon_protocol_over_http(database: Database) -> None:
     assert neon(database, {"query": "SELECT 1"}, **{"Neon-Connection-String": "postgres://x"}).status_code == 400
 
 
-def test_a_sleeping_database_holds_its_client_and_wakes(client: PandaStack, database: Database) -> None:
+def test_a_sleeping_database_wakes_for_new_connections(client: PandaStack, database: Database) -> None:
     with psycopg.connect(database["connection_url"], autocommit=True) as connection:
         connection.execute("CREATE TABLE IF NOT EXISTS kept AS SELECT 7 AS n")
         assert client.databases.pause(database["id"])["status"] == "hibernated"
@@ -326,7 +326,7 @@ def test_a_sleeping_database_holds_its_client_and_wakes(client: PandaStack, data
     assert client.databases.get(database["id"])["status"] == "running"
 
 
-def test_a_pause_ends_a_query_over_http_which_does_not_wake_it(client: PandaStack, raw: httpx.Client, database: Database) -> None:
+def test_a_pause_ends_an_http_query_without_waking_the_database(client: PandaStack, raw: httpx.Client, database: Database) -> None:
     answers = []
 
     def ask() -> None:
@@ -370,7 +370,7 @@ def test_a_new_password_replaces_the_old_one(client: PandaStack) -> None:
         client.databases.delete(made["id"])
 
 
-def test_a_branch_has_the_data_and_goes_its_own_way(client: PandaStack, database: Database) -> None:
+def test_a_branch_copies_the_data_and_diverges(client: PandaStack, database: Database) -> None:
     with psycopg.connect(database["connection_url"], autocommit=True) as connection:
         connection.execute("CREATE TABLE branched AS SELECT generate_series(1, 1000) AS n")
         copy = client.databases.branch(database["id"], label="branch")
@@ -408,7 +408,7 @@ def test_stats_and_logs(client: PandaStack, raw: httpx.Client, database: Databas
     assert "division by zero" in raw.get(f"/databases/{database['id']}/logs").text
 
 
-def test_nothing_is_left_of_a_deleted_database(client: PandaStack) -> None:
+def test_a_deleted_database_is_unreachable(client: PandaStack) -> None:
     made = make(client, "gone")
     client.databases.delete(made["id"])
     with pytest.raises(NotFoundError):

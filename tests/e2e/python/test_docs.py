@@ -76,7 +76,7 @@ def of_this_server(text: str) -> str:
 
 
 @pytest.mark.parametrize("page", pages())
-def test_a_page(page: str, session: Session, capsys: pytest.CaptureFixture[str]) -> None:
+def test_page_examples_run_as_shown(page: str, session: Session, capsys: pytest.CaptureFixture[str]) -> None:
     for language, text in GIVEN.get(page, {}).items():
         session.run(language, text)
     for block in to_run(of_this_server((ROOT / page).read_text())):
@@ -91,7 +91,7 @@ def test_a_page(page: str, session: Session, capsys: pytest.CaptureFixture[str])
         assert keeps_promises(block, printed), f"{page}:{block.line} promises {block.promised}, not:\n{printed}"
 
 
-def test_blocks_are_cut_into_steps() -> None:
+def test_blocks_are_split_into_steps() -> None:
     text = "# first\nid=$(x)   # why\n\nfor i in 1 2\ndo\n  echo $i\ndone\necho a \\\n  b\n# last\n"
     cut = steps(Block(1, "sh", "", text))
     loop = "\nfor i in 1 2\ndo\n  echo $i\ndone\n"
@@ -105,7 +105,7 @@ def test_blocks_are_cut_into_steps() -> None:
             assert "".join(steps(block)) == block.text and len(steps(block)) <= len(block.text.splitlines())
 
 
-def test_fences_and_promises_are_read() -> None:
+def test_code_fences_and_expected_output_are_parsed() -> None:
     page = "# A\n```sh\necho 1   # => 1\n```\ntext\n```python no-test: needs a model\nx\n```\n"
     first, second = blocks(page)
     assert first == Block(2, "sh", "", "echo 1   # => 1\n") and second.mark == "no-test: needs a model"

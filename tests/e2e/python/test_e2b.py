@@ -180,7 +180,7 @@ def test_run(box: e2b.Sandbox) -> None:
 
 
 @feature("commands.run", "large output without loss")
-def test_much_output(box: e2b.Sandbox) -> None:
+def test_large_output_is_not_truncated(box: e2b.Sandbox) -> None:
     result = box.commands.run("seq 1 400000", timeout=TIMEOUT)
     assert result.stdout == "".join(f"{n}\n" for n in range(1, 400_001))
 
@@ -193,7 +193,7 @@ def test_timeout(box: e2b.Sandbox) -> None:
 
 
 @feature("commands.run", "errors: unknown user, missing directory")
-def test_run_refusals(box: e2b.Sandbox) -> None:
+def test_run_rejects_an_unknown_user_or_directory(box: e2b.Sandbox) -> None:
     with pytest.raises(e2b.AuthenticationException):
         box.commands.run("true", user="nobody-here")
     with pytest.raises(e2b.InvalidArgumentException):
@@ -490,7 +490,7 @@ def refuse_language() -> None:
 
 
 @pytest.mark.parametrize("what", MISSING)
-def test_missing_is_said(what: str) -> None:
+def test_unsupported_e2b_features_are_reported(what: str) -> None:
     call: Callable[[], Any] = MISSING[what][1]
     with pytest.raises(Exception) as refused:
         call()

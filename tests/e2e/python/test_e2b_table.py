@@ -23,7 +23,7 @@ def table(passed: dict) -> str:
     return "\n".join(rows)
 
 
-def test_the_document_is_the_outcome_of_this_run(request: pytest.FixtureRequest) -> None:
+def test_the_e2b_compatibility_table_is_up_to_date(request: pytest.FixtureRequest) -> None:
     collected = [item for item in request.session.items if item.get_closest_marker("e2b")]
     if not collected:
         pytest.skip("skipped: test_e2b.py is not part of this run")

@@ -44,7 +44,7 @@ def served(platform: Platform) -> Iterator[Sandbox]:
     sandbox.delete()
 
 
-def test_a_dead_control_is_not_noticed(platform: Platform, edge: EdgeProcess, served: Sandbox) -> None:
+def test_the_edge_serves_without_control(platform: Platform, edge: EdgeProcess, served: Sandbox) -> None:
     assert edge.get(served) == 200
     pid = platform.role_pid("control")
     os.kill(pid, signal.SIGSTOP)
@@ -69,13 +69,13 @@ def test_a_dead_control_is_not_noticed(platform: Platform, edge: EdgeProcess, se
     assert answers and set(answers) == {200}
 
 
-def test_an_agent_that_restarts_is_waited_for(platform: Platform, edge: EdgeProcess, served: Sandbox) -> None:
+def test_the_edge_waits_for_an_agent_restart(platform: Platform, edge: EdgeProcess, served: Sandbox) -> None:
     assert edge.get(served) == 200
     platform.kill_role("agent")
     assert edge.get(served) == 200
 
 
-def test_news_reach_the_edge(platform: Platform, edge: EdgeProcess, served: Sandbox) -> None:
+def test_visibility_changes_reach_the_edge(platform: Platform, edge: EdgeProcess, served: Sandbox) -> None:
     assert edge.get(served) == 200
     config = json.loads(platform.config_path().read_text())
     key = {"Authorization": f"Bearer {config['token']}"}
@@ -85,7 +85,7 @@ def test_news_reach_the_edge(platform: Platform, edge: EdgeProcess, served: Sand
         wait_until(f"the edge knows of {visibility}", lambda: edge.get(served) == status, 30)
 
 
-def test_tls_beside_http_on_one_address(platform: Platform, served: Sandbox) -> None:
+def test_tls_and_http_share_one_address(platform: Platform, served: Sandbox) -> None:
     printed = subprocess.run([BINARY, "ca", "print"], env=platform.environment, capture_output=True, text=True)
     assert printed.returncode == 0, printed.stderr
 
@@ -118,7 +118,7 @@ mount -t tmpfs own /usr/local/share/ca-certificates && mount -t tmpfs own /etc/s
 """
 
 
-def test_a_machine_can_trust_the_installations_authority(platform: Platform) -> None:
+def test_a_host_can_trust_the_installation_ca(platform: Platform) -> None:
     ask = "import ssl, sys, urllib.request as r; print(r.urlopen(sys.argv[1], timeout=60, context=ssl.create_default_context()).status)"
     words = ["unshare", "--mount", "--propagation", "private", "sh", "-ec", ALONE, "sh", BINARY, sys.executable, "-c", ask]
     url = f"https://localhost:{platform.port}/healthz"

@@ -20,7 +20,7 @@ def promised(source: str) -> List[str]:
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
-def test_an_example(name: str) -> None:
+def test_examples_print_their_documented_output(name: str) -> None:
     program = EXAMPLES / name
     lines = promised(program.read_text())
     assert lines, f"{name} promises nothing"

@@ -34,7 +34,7 @@ def test_text_that_is_not_ascii(shared: Sandbox) -> None:
     assert shared.exec(r"printf 'a\377b'").stdout == "a\ufffdb"
 
 
-def test_a_megabyte_arrives_whole(shared: Sandbox) -> None:
+def test_a_megabyte_of_output_is_not_truncated(shared: Sandbox) -> None:
     result = shared.exec("head -c 1048576 /dev/zero | tr '\\0' x", timeout_seconds=60)
     assert len(result.stdout) == 1048576 and set(result.stdout) == {"x"} and not result.truncated
 
@@ -115,7 +115,7 @@ def test_a_cancelled_exec_kills_its_command(own: Sandbox) -> None:
     assert _gone(own, "sleep 4321")
 
 
-def test_a_cancelled_exec_can_leave_its_command(own: Sandbox) -> None:
+def test_a_cancelled_exec_can_keep_its_command_running(own: Sandbox) -> None:
     _cancelled(own, "sleep 4322", kill_on_cancel=False)
     assert own.exec("pgrep -fxc 'sleep 4322'").stdout == "2\n"
 
@@ -156,7 +156,7 @@ def test_many_streams_from_one_async_client(shared: Sandbox) -> None:
     asyncio.run(main())
 
 
-def test_run_leaves_nothing(client: PandaStack) -> None:
+def test_run_deletes_its_sandbox(client: PandaStack) -> None:
     result = client.run("echo $((6 * 7)); exit 5", template="base", timeout_seconds=60)
     assert (result.stdout, result.exit_code) == ("42\n", 5)
     assert result.sandbox_id is not None

@@ -13,7 +13,7 @@ def alive(client: PandaStack) -> set[str]:
     return {sandbox.id for sandbox in client.sandboxes.list()}
 
 
-def test_the_best_branch_is_kept_and_the_others_are_gone(client: PandaStack, own: Sandbox) -> None:
+def test_explore_keeps_the_best_branch_and_deletes_the_others(client: PandaStack, own: Sandbox) -> None:
     own.filesystem.write("/srv/numbers", "3 1 2\n")
     before = alive(client)
     seen: List[str] = []
@@ -45,7 +45,7 @@ def test_the_best_branch_is_kept_and_the_others_are_gone(client: PandaStack, own
         result.winner.delete()
 
 
-def test_nothing_is_left_of_an_exploration_without_a_winner(client: PandaStack, own: Sandbox) -> None:
+def test_a_failed_exploration_deletes_its_branches(client: PandaStack, own: Sandbox) -> None:
     before = alive(client)
     with pytest.raises(ExploreError, match="no branch succeeded") as caught:
         own.explore(["false", Candidate.shell("slow", "sleep 60", timeout_s=1)])
@@ -58,7 +58,7 @@ def test_nothing_is_left_of_an_exploration_without_a_winner(client: PandaStack, 
         own.explore([Candidate("neither")])
 
 
-def test_the_async_client_explores_too(own: Sandbox) -> None:
+def test_the_async_client_can_explore(own: Sandbox) -> None:
     async def scored(copy: object, outcome: BranchOutcome) -> float:
         return -float(outcome.duration_ms)
 

@@ -47,7 +47,7 @@ def test_ranges(shared: Sandbox, raw: httpx.Client) -> None:
     assert raw.get(url, headers={"Range": "bytes=0-1", "If-Range": '"x"'}).status_code == 200
 
 
-def test_files_that_the_kernel_makes_up(shared: Sandbox) -> None:
+def test_procfs_files_can_be_read(shared: Sandbox) -> None:
     assert "Linux version" in shared.filesystem.read_text("/proc/version")
 
 
@@ -64,7 +64,7 @@ def test_append_and_modes(shared: Sandbox) -> None:
     assert files.stat("/srv/users/own").owner == "user"
 
 
-def test_an_upload_that_breaks_off_changes_nothing(shared: Sandbox, raw: httpx.Client) -> None:
+def test_an_interrupted_upload_changes_nothing(shared: Sandbox, raw: httpx.Client) -> None:
     shared.filesystem.write("/srv/whole/file", "old")
 
     def broken() -> Iterator[bytes]:
@@ -125,7 +125,7 @@ def test_copy_and_move(shared: Sandbox, tree: str) -> None:
         files.copy(tree, f"{tree}/src/self")
 
 
-def test_directories_by_archive(shared: Sandbox, tmp_path: Path) -> None:
+def test_directories_are_transferred_as_archives(shared: Sandbox, tmp_path: Path) -> None:
     source = tmp_path / "in"
     (source / "ünter ordner").mkdir(parents=True)
     (source / "ünter ordner" / ("n" * 180)).write_bytes(b"long")
@@ -169,7 +169,7 @@ HOSTILE: Dict[str, List[tarfile.TarInfo]] = {
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_hostile_archives(shared: Sandbox, raw: httpx.Client, case: str) -> None:
+def test_hostile_archives_are_rejected(shared: Sandbox, raw: httpx.Client, case: str) -> None:
     answer = raw.put(f"/sandboxes/{shared.id}/fs/tar?path=/srv/hostile", content=archive(*HOSTILE[case]))
     assert answer.status_code == 400
     assert error_body(answer)["code"] == "bad_request"
@@ -254,7 +254,7 @@ def test_signed_urls(client: PandaStack, shared: Sandbox) -> None:
     wait_for("it expires", lambda: httpx.get(short).status_code == 401)
 
 
-def test_a_signed_url_ends_with_its_key(client: PandaStack, shared: Sandbox) -> None:
+def test_revoking_a_key_invalidates_its_signed_urls(client: PandaStack, shared: Sandbox) -> None:
     key = client.tokens.create("signer")
     with PandaStack(api_key=key.token) as signer:
         url = signer.sandboxes.get(shared.id).filesystem.signed_url("/etc/hostname")
@@ -265,12 +265,12 @@ def test_a_signed_url_ends_with_its_key(client: PandaStack, shared: Sandbox) -> 
 
 @pytest.mark.parametrize("path", ["relative", "", "/a\0b", "/" + "x" * 5000])
 @pytest.mark.parametrize("rest", ["/fs", "/fs/stat", "/fs/dir", "/fs/find", "/fs/tar", "/fs/watch"])
-def test_bad_paths_have_answers(shared: Sandbox, raw: httpx.Client, rest: str, path: str) -> None:
+def test_invalid_paths_are_rejected(shared: Sandbox, raw: httpx.Client, rest: str, path: str) -> None:
     answer = raw.get(f"/sandboxes/{shared.id}{rest}", params={"path": path})
     assert error_body(answer)["code"] == "bad_request", answer.text
 
 
-def test_odd_paths_have_answers(shared: Sandbox, tree: str, raw: httpx.Client) -> None:
+def test_path_links_are_followed_and_loops_rejected(shared: Sandbox, tree: str, raw: httpx.Client) -> None:
     files = shared.filesystem
     assert str(files.read(f"{tree}/src/../notes.txt")) == "panda"
     assert str(files.read(f"{tree}/link/main.rs")).startswith("fn main")

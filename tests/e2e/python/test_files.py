@@ -13,7 +13,7 @@ from pandastack import BadRequestError, NotFoundError, Sandbox
 @pytest.mark.parametrize(
     "name", ["plain", "with space", "ünïcödé 🐼", "a&b=c?d#e%f+g", "-dash", "quo'te\"s", "new\nline", "x" * 255]
 )
-def test_round_trip_under_any_name(shared: Sandbox, name: str) -> None:
+def test_files_round_trip_under_any_name(shared: Sandbox, name: str) -> None:
     path = f"/srv/names/{name}"
     content = bytes(range(256))
     assert shared.filesystem.write(path, content)["bytes"] == 256
@@ -30,7 +30,7 @@ def test_write_truncates_and_may_be_empty(shared: Sandbox) -> None:
     assert shared.filesystem.read("/srv/short") == b""
 
 
-def test_commands_and_files_see_the_same(shared: Sandbox) -> None:
+def test_commands_and_the_file_api_see_the_same_files(shared: Sandbox) -> None:
     shared.filesystem.write("/srv/deep/er/file", "from outside")
     assert shared.exec("cat /srv/deep/er/file").stdout == "from outside"
     shared.exec("printf inside > /srv/deep/er/file", check=True)

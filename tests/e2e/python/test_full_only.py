@@ -7,7 +7,7 @@ from pathlib import Path
 from full_only import FULL_ONLY
 
 
-def test_the_table_names_tests() -> None:
+def test_the_full_only_table_names_existing_tests() -> None:
     here = Path(__file__).parent
     for test in FULL_ONLY:
         file, _, name = test.partition("[")[0].partition("::")

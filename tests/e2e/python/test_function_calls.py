@@ -75,7 +75,7 @@ def test_a_flood_of_output_is_bounded(api: httpx.Client, make: Made) -> None:
     assert call(api, function)["output"] == "fine"
 
 
-def test_a_slow_call_and_a_crash_do_not_touch_another(api: httpx.Client, make: Made) -> None:
+def test_a_slow_call_and_a_crash_do_not_affect_other_calls(api: httpx.Client, make: Made) -> None:
     source = "import os, time\ndef handler(event, context):\n    time.sleep(event['s'])\n    if event.get('die'): os._exit(1)\n    return event['s']\n"
     function = make({"main.py": source}, max_instances=3, timeout_seconds=30)
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
@@ -93,7 +93,7 @@ def test_a_slow_call_and_a_crash_do_not_touch_another(api: httpx.Client, make: M
 CALLS = times(1000, 300)
 
 
-def test_many_calls_at_once_with_room_for_ten(api: httpx.Client, make: Made) -> None:
+def test_concurrent_calls_are_queued_in_arrival_order(api: httpx.Client, make: Made) -> None:
     source = "import time\ndef handler(event, context):\n    time.sleep(0.01)\n    return event\n"
     settings = {"max_instances": 2, "concurrency": 5, "queue_max": CALLS - 100, "timeout_seconds": 120}
     function = make({"main.py": source}, **settings)
@@ -123,7 +123,7 @@ def test_many_calls_at_once_with_room_for_ten(api: httpx.Client, make: Made) -> 
     assert "pandastack_function_machines" in page and function["id"] not in page
 
 
-def test_many_calls_wait_their_turn_and_too_many_are_refused(api: httpx.Client, make: Made) -> None:
+def test_calls_queue_up_to_the_limit_and_the_rest_are_rejected(api: httpx.Client, make: Made) -> None:
     source = "import time\ndef handler(event, context):\n    time.sleep(0.05)\n    return event\n"
     function = make({"main.py": source}, max_instances=2, queue_max=40, timeout_seconds=60)
     call(api, function, 0)
@@ -139,7 +139,7 @@ def test_many_calls_wait_their_turn_and_too_many_are_refused(api: httpx.Client, 
     assert len({run["sandbox_id"] for run in served}) <= 2
 
 
-def test_a_fresh_machine_for_every_call(api: httpx.Client, make: Made) -> None:
+def test_fresh_isolation_uses_a_new_machine_for_every_call(api: httpx.Client, make: Made) -> None:
     function = make({"main.py": HANDLER}, isolation="fresh", max_instances=4)
     runs = [call(api, function) for _ in range(4)]
     assert len({run["sandbox_id"] for run in runs}) == 4 and all(run["cold"] for run in runs)
@@ -148,7 +148,7 @@ def test_a_fresh_machine_for_every_call(api: httpx.Client, make: Made) -> None:
         assert len({run["output"][drawn] for run in runs}) == 4, drawn
 
 
-def test_a_function_has_the_memory_it_asks_for(api: httpx.Client, make: Made) -> None:
+def test_a_function_gets_the_memory_it_requests(api: httpx.Client, make: Made) -> None:
     source = "def handler(event, context):\n    total = next(line for line in open('/proc/meminfo') if 'MemTotal' in line)\n    return [int(total.split()[1]) // 1024, context.memory_limit_in_mb]\n"
     # The size that the tests of sandboxes bake, so that it is there.
     function = make({"main.py": source}, cpu=2, memory_mb=2048)
@@ -175,7 +175,7 @@ def handler(event, context):
 """
 
 
-def test_fn_dev_runs_here_and_again_after_a_change(tmp_path: Path) -> None:
+def test_fn_dev_runs_locally_and_reloads_on_change(tmp_path: Path) -> None:
     source = tmp_path / "main.py"
     source.write_text(DEV.replace("VERSION", "one"))
     command = [os.environ["PANDASTACK_BIN"], "fn", "dev", str(tmp_path), "--listen", "127.0.0.1:0"]
@@ -270,7 +270,7 @@ export default {
 """
 
 
-def test_fetch_style_and_streaming(make: Made) -> None:
+def test_fetch_handlers_can_stream_responses(make: Made) -> None:
     function = make({"index.mjs": FETCH}, runtime="nodejs", entrypoint="index.mjs", public=True)
     address, host = url_of(function)
     with httpx.Client(base_url=address, headers=host, timeout=PATIENCE) as web:
@@ -286,7 +286,7 @@ def test_fetch_style_and_streaming(make: Made) -> None:
     assert (seen.status_code, seen.text, seen.headers["x-m"]) == (202, "hi", "GET")
 
 
-def test_queued_calls_are_tried_again_and_given_up(api: httpx.Client, make: Made) -> None:
+def test_queued_calls_are_retried_and_then_dead_lettered(api: httpx.Client, make: Made) -> None:
     source = "def handler(event, context):\n    if context.attempt <= event['failures']: raise ValueError(context.attempt)\n    return context.attempt\n"
     function = make({"main.py": source}, retries=2)
     path = f"/functions/{function['id']}"

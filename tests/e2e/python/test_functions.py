@@ -18,7 +18,7 @@ from conftest import error_body, wait_for
 from function_calls import HANDLER, api, call, Made, make, Source  # noqa: F401
 
 
-def test_a_handler_is_deployed_once_and_called_warm(api: httpx.Client, make: Made) -> None:
+def test_the_second_call_of_a_handler_is_warm(api: httpx.Client, make: Made) -> None:
     function = make({"main.py": HANDLER}, env={"GREETING": "hello"}, secrets={"TOKEN": "s3cret"}, timeout_seconds=30)
     assert function["version"] == 1 and function["is_ready"] and function["secrets"] == ["TOKEN"]
     assert "s3cret" not in api.get(f"/functions/{function['id']}").text
@@ -43,7 +43,7 @@ def test_a_handler_is_deployed_once_and_called_warm(api: httpx.Client, make: Mad
     assert refused.status_code == 409 and function["id"] in refused.json()["error"]
 
 
-def test_the_raw_contract(api: httpx.Client, make: Made) -> None:
+def test_raw_invocations_support_types_log_tails_and_errors(api: httpx.Client, make: Made) -> None:
     function = make({"app/core.py": "def handle(event, context):\n    print('x' * 5000)\n    return event['n'] + 1\n"}, entrypoint="app.core.handle")
     path = f"/functions/{function['id']}/invoke"
 
@@ -155,7 +155,7 @@ def wheel(name: str, source: str) -> bytes:
     return packed.getvalue()
 
 
-def test_dependencies_are_installed_once_and_their_failure_is_fatal(api: httpx.Client, make: Made) -> None:
+def test_dependencies_install_once_and_a_failure_fails_the_deploy(api: httpx.Client, make: Made) -> None:
     files: Dict[str, Source] = {
         "main.py": "import shout\ndef handler(event, context):\n    return shout.loud(event)\n",
         "requirements.txt": "--no-index\n--find-links wheels\nshout==1.0\n",
@@ -189,7 +189,7 @@ def zipped(files: Dict[str, Source], mode: int = 0o100644) -> bytes:
     return packed.getvalue()
 
 
-def test_a_zip_with_a_pyproject(api: httpx.Client, make: Made) -> None:
+def test_a_zip_with_a_pyproject_installs_its_dependencies(api: httpx.Client, make: Made) -> None:
     function = make()
     path, project = f"/functions/{function['id']}", "[project]\nname = 'x'\nversion = '1'\ndependencies = [{}]\n"
     wheel_file = "wheels/shout-1.0-py3-none-any.whl"

@@ -85,7 +85,7 @@ def test_a_killed_server_loses_no_queued_call(platform: Platform) -> None:
     wait_until("no snapshot of the function", lambda: not platform.rows("SELECT id FROM snapshots"), 60)
 
 
-def test_a_killed_agent_harms_no_call(platform: Platform) -> None:
+def test_function_calls_survive_an_agent_kill(platform: Platform) -> None:
     functions = platform.client().functions
     function = functions.create("steady", "python", entrypoint="main.py", timeout_seconds=60)["id"]
     functions.deploy_bundle(function, bundle())
@@ -100,7 +100,7 @@ def test_a_killed_agent_harms_no_call(platform: Platform) -> None:
     functions.delete(function)
 
 
-def test_a_full_disk_stops_deploys_and_not_calls(platform: Platform) -> None:
+def test_a_full_disk_fails_deploys_but_not_calls(platform: Platform) -> None:
     functions = platform.client().functions
     function = functions.create("full", "python", entrypoint="main.py")["id"]
     try:

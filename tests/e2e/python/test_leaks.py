@@ -23,7 +23,7 @@ def platform() -> Iterator[Platform]:
         running.stop()
 
 
-def test_creates_and_deletes_leave_nothing(platform: Platform) -> None:
+def test_creates_and_deletes_leak_nothing(platform: Platform) -> None:
     client = platform.client()
 
     def once(_: int) -> None:

@@ -89,13 +89,13 @@ def assert_clock(sandbox: Sandbox) -> None:
     assert before - CLOCK_SECONDS_MAX < guest < after + CLOCK_SECONDS_MAX
 
 
-def test_labels(shared: Sandbox) -> None:
+def test_a_sandbox_reports_its_engine_size_and_status(shared: Sandbox) -> None:
     assert shared.engine and shared.isolation in ("hardware", "emulated")
     assert shared.cpu >= 1 and shared.memory_mb >= 256 and shared.status == "running"
     assert_clock(shared)
 
 
-def test_a_machine_that_does_nothing_is_seldom_woken(own: Sandbox) -> None:
+def test_an_idle_guest_kernel_rarely_wakes_up(own: Sandbox) -> None:
     settings = "vm/compaction_proactiveness vm/stat_interval kernel/watchdog"
     assert own.exec(f"cd /proc/sys && cat {settings}", check=True).stdout.split() == ["0", "60", "0"]
     # The kernel's own thread that would look at memory twice a second.
@@ -104,7 +104,7 @@ def test_a_machine_that_does_nothing_is_seldom_woken(own: Sandbox) -> None:
     assert int(after) - int(before) < 4
 
 
-def test_fork_goes_its_own_way(own: Sandbox) -> None:
+def test_a_fork_diverges_from_its_parent(own: Sandbox) -> None:
     own.filesystem.write("/srv/state", "common")
     start_counter(own)
     identity, count = read_counter(own)
@@ -125,14 +125,14 @@ def test_fork_goes_its_own_way(own: Sandbox) -> None:
     assert_goes_on(own, identity, count)
 
 
-def test_parent_may_die_first(client: PandaStack) -> None:
+def test_a_fork_survives_the_deletion_of_its_parent(client: PandaStack) -> None:
     parent = client.sandboxes.create("base", metadata=RUN)
     with parent.fork() as branch:
         parent.delete()
         assert branch.exec("echo alive").stdout == "alive\n"
 
 
-def test_many_forks_share_no_random_byte(own: Sandbox) -> None:
+def test_forks_draw_different_random_data(own: Sandbox) -> None:
     own.filesystem.write("/root/draw.py", DRAW)
     children = own.fork_tree(FORKS, metadata=RUN)
     try:
@@ -152,7 +152,7 @@ def test_many_forks_share_no_random_byte(own: Sandbox) -> None:
             list(pool.map(lambda child: child.delete(), children))
 
 
-def test_a_context_that_was_forked_draws_its_own_random_numbers(own: Sandbox) -> None:
+def test_forked_contexts_draw_different_random_numbers(own: Sandbox) -> None:
     draw = "(random.random(), ssl.RAND_bytes(16).hex())"
     context = own.create_code_context()
     context.run_code(f"import random, ssl\nrandom.seed(7)\n{draw}")
@@ -169,7 +169,7 @@ def test_a_context_that_was_forked_draws_its_own_random_numbers(own: Sandbox) ->
             child.delete()
 
 
-def test_a_context_goes_on_with_its_seed_after_a_sleep(own: Sandbox) -> None:
+def test_a_context_keeps_its_random_seed_after_sleep(own: Sandbox) -> None:
     context = own.create_code_context()
     context.run_code("import random\nrandom.seed(7)")
     own.hibernate()
@@ -190,7 +190,7 @@ def test_fork_tree_and_promote(client: PandaStack, own: Sandbox) -> None:
     second.delete()
 
 
-def test_snapshot_is_a_moment(client: PandaStack, own: Sandbox) -> None:
+def test_a_snapshot_captures_a_point_in_time(client: PandaStack, own: Sandbox) -> None:
     own.filesystem.write("/srv/state", "then")
     start_counter(own)
     identity, count = read_counter(own)
@@ -211,7 +211,7 @@ def test_snapshot_is_a_moment(client: PandaStack, own: Sandbox) -> None:
         client.snapshots.get(snapshot)
 
 
-def test_copies_say_how_long_their_source_stood_still(raw: httpx.Client, own: Sandbox) -> None:
+def test_copies_report_how_long_their_source_was_paused(raw: httpx.Client, own: Sandbox) -> None:
     def ask(what: str, body: dict) -> dict:
         answer = raw.post(f"/sandboxes/{own.id}/{what}", json=body)
         assert answer.status_code == 201, answer.text
@@ -228,7 +228,7 @@ def test_copies_say_how_long_their_source_stood_still(raw: httpx.Client, own: Sa
             assert raw.delete(f"/sandboxes/{made['id']}").is_success
 
 
-def test_copies_of_a_paused_sandbox(client: PandaStack, own: Sandbox) -> None:
+def test_a_paused_sandbox_can_be_forked_and_snapshotted(client: PandaStack, own: Sandbox) -> None:
     start_counter(own)
     identity, count = read_counter(own)
     own.pause()
@@ -262,7 +262,7 @@ def test_hibernate_and_wake_keep_memory_and_set_the_clock(own: Sandbox) -> None:
     assert_goes_on(own, identity, count)
 
 
-def test_a_certificate_younger_than_the_sleep_is_valid(own: Sandbox, tmp_path: Path) -> None:
+def test_a_certificate_issued_during_sleep_is_valid_after_waking(own: Sandbox, tmp_path: Path) -> None:
     own.filesystem.write("/root/handshake.py", HANDSHAKE)
     own.hibernate()
     # As above: for a clock that was stopped, the certificate would be from the future.
@@ -278,7 +278,7 @@ def test_a_certificate_younger_than_the_sleep_is_valid(own: Sandbox, tmp_path: P
     assert shown.stdout == "hello\n", shown.stderr
 
 
-def test_the_next_call_wakes(own: Sandbox) -> None:
+def test_the_next_call_wakes_a_sandbox(own: Sandbox) -> None:
     own.filesystem.write("/srv/state", "kept")
     for call in (
         lambda: own.exec("cat /srv/state").stdout,
@@ -291,7 +291,7 @@ def test_the_next_call_wakes(own: Sandbox) -> None:
     own.wake()  # awake already: fine
 
 
-def test_fork_of_a_sleeper(own: Sandbox) -> None:
+def test_a_hibernated_sandbox_can_be_forked_without_waking(own: Sandbox) -> None:
     own.filesystem.write("/srv/state", "asleep")
     own.hibernate()
     with own.fork(metadata=RUN) as branch:
@@ -318,7 +318,7 @@ def test_lifecycle(client: PandaStack) -> None:
         assert sandbox.set_persistent(False)["persistent"] is False
 
 
-def test_ttl_ends_a_sandbox(client: PandaStack) -> None:
+def test_an_expired_ttl_deletes_the_sandbox(client: PandaStack) -> None:
     sandbox = client.sandboxes.create("base", ttl_seconds=1, metadata=RUN)
 
     def is_gone() -> bool:
@@ -336,7 +336,7 @@ def test_ports(own: Sandbox) -> None:
     assert f"8123-{own.id}." in own.preview_url(8123)
 
 
-def test_events_tell_the_story(own: Sandbox) -> None:
+def test_events_are_listed_in_order(own: Sandbox) -> None:
     own.hibernate()
     own.wake()
     events = own.events()
@@ -359,7 +359,7 @@ def test_a_kernel_panic_is_reported_with_the_console(raw: httpx.Client, own: San
     assert "/var/" not in failure and "/run/" not in failure, "paths of the host"
 
 
-def test_deleted_is_gone(client: PandaStack) -> None:
+def test_calls_on_a_deleted_sandbox_fail(client: PandaStack) -> None:
     sandbox = client.sandboxes.create("base", metadata=RUN)
     sandbox.delete()
     assert sandbox.id not in {other.id for other in client.sandboxes.list()}

@@ -108,7 +108,7 @@ async def work(agent: Agent) -> None:
             await agent.call("sandbox_delete", sandbox_id=each)
 
 
-def test_over_standard_input_and_output() -> None:
+def test_mcp_works_over_stdio() -> None:
     async def go() -> None:
         async with over_stdio() as agent:
             tools = (await agent.session.list_tools()).tools
@@ -119,7 +119,7 @@ def test_over_standard_input_and_output() -> None:
     asyncio.run(go())
 
 
-def test_over_http(http_url: str) -> None:
+def test_mcp_works_over_http(http_url: str) -> None:
     async def go() -> None:
         async with over_http(http_url) as agent:
             await work(agent)
@@ -127,7 +127,7 @@ def test_over_http(http_url: str) -> None:
     asyncio.run(go())
 
 
-def test_http_grants_nothing_by_itself(http_url: str) -> None:
+def test_http_requires_a_key_and_a_trusted_host_and_origin(http_url: str) -> None:
     body = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
     assert httpx.post(http_url, json=body).status_code == 401
     authorized = {"Authorization": f"Bearer {KEY}", "Accept": "application/json, text/event-stream"}
@@ -142,7 +142,7 @@ def test_http_grants_nothing_by_itself(http_url: str) -> None:
     asyncio.run(wrong_key())
 
 
-def test_failures_are_sentences() -> None:
+def test_tool_errors_explain_the_failure() -> None:
     async def go() -> None:
         async with over_stdio() as agent:
             refusals: Dict[str, Callable[[], Awaitable[tuple[str, bool]]]] = {
@@ -160,7 +160,7 @@ def test_failures_are_sentences() -> None:
     asyncio.run(go())
 
 
-def test_a_flood_of_output_fits_a_context(client: PandaStack) -> None:
+def test_large_tool_results_are_truncated_or_paged(client: PandaStack) -> None:
     async def go() -> None:
         async with over_stdio() as agent:
             with client.sandboxes.create("base") as sandbox:

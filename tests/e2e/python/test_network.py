@@ -75,7 +75,7 @@ def events(sandbox: Sandbox, kind: str) -> List[str]:
     return [event["detail"] for event in sandbox.events() if event["kind"] == kind]
 
 
-def test_all_none_and_lists_of_addresses(client: PandaStack) -> None:
+def test_egress_all_none_and_address_lists_are_enforced(client: PandaStack) -> None:
     with client.sandboxes.create() as sandbox:
         assert sandbox.network() == {"egress": "all"}
         assert tried(sandbox, PLAIN, ["resolve", "a.test"]) == [OPEN, SERVER]
@@ -91,7 +91,7 @@ def test_all_none_and_lists_of_addresses(client: PandaStack) -> None:
         assert events(sandbox, "network_changed")[:2] == ["none", "none, 1 allowed, 0 denied"]
 
 
-def test_mail_is_closed_unless_a_policy_names_its_port(client: PandaStack) -> None:
+def test_mail_ports_are_blocked_unless_a_policy_allows_them(client: PandaStack) -> None:
     with client.sandboxes.create() as sandbox:
         relay, submission = ["plain", SERVER, 25], ["plain", SERVER, 587]
         assert [answer == OPEN for answer in tried(sandbox, PLAIN, relay, submission)] == [True, False, False]
@@ -99,7 +99,7 @@ def test_mail_is_closed_unless_a_policy_names_its_port(client: PandaStack) -> No
         assert [answer == OPEN for answer in tried(sandbox, relay, submission)] == [False, True]
 
 
-def test_a_policy_is_there_from_the_first_instruction_and_stays(platform: Platform, client: PandaStack) -> None:
+def test_a_network_policy_applies_from_creation_and_persists(platform: Platform, client: PandaStack) -> None:
     policy = {"egress": "none", "allow": [f"{SERVER}/32:{PLAIN_PORT}"]}
 
     def holds(sandbox: Sandbox) -> bool:
@@ -153,7 +153,7 @@ def test_names_are_checked_when_they_are_resolved_and_used(client: PandaStack) -
         assert not tried(sandbox, ["http", "a.private.test", 80])[0].startswith(WEB)
 
 
-def test_package_registries_are_open_and_nothing_else_is(client: PandaStack) -> None:
+def test_the_package_registries_preset_opens_nothing_else(client: PandaStack) -> None:
     with client.sandboxes.create(network={"presets": ["package-registries"]}) as sandbox:
         names = ("pypi.org", "registry.npmjs.org", "index.rubygems.org")
         assert tried(sandbox, *(["https", name, 443, name] for name in names)) == [WEB + name for name in names]
@@ -164,7 +164,7 @@ def test_package_registries_are_open_and_nothing_else_is(client: PandaStack) -> 
         assert not other.startswith(WEB) and plain != OPEN
 
 
-def test_programs_go_on_with_addresses_that_they_resolved_before(platform: Platform, client: PandaStack) -> None:
+def test_resolved_addresses_stay_open_after_fork_wake_and_rollback(platform: Platform, client: PandaStack) -> None:
     attempts = [PLAIN, ["plain", OTHER, PLAIN_PORT]]
 
     def open_ones(sandbox: Sandbox) -> List[bool]:
@@ -208,7 +208,7 @@ def test_programs_go_on_with_addresses_that_they_resolved_before(platform: Platf
             assert open_ones(child) == [False, True], "and not in a fork either"
 
 
-def test_denied_names_on_an_open_network(client: PandaStack) -> None:
+def test_denied_names_are_blocked_on_an_open_network(client: PandaStack) -> None:
     with client.sandboxes.create(network={"deny": ["*.bad.test"]}) as sandbox:
         assert tried(sandbox, ["resolve", "www.bad.test"], ["resolve", "good.test"]) == ["no name", SERVER]
         answers = tried(
@@ -222,7 +222,7 @@ def test_denied_names_on_an_open_network(client: PandaStack) -> None:
         assert answers[2:] == [WEB + SERVER, OPEN]
 
 
-def test_deny_wins_over_names_that_are_allowed(client: PandaStack) -> None:
+def test_deny_rules_override_allowed_names(client: PandaStack) -> None:
     www, shop = "www.good.test", "shop.other.test"
     allow = ["*.good.test", "*.other.test"]
     with client.sandboxes.create(network={"allow": allow, "deny": [f"{SERVER}/32"]}) as sandbox:
@@ -249,7 +249,7 @@ def test_deny_wins_over_names_that_are_allowed(client: PandaStack) -> None:
         assert tried(sandbox, ["https", OTHER, 443, "blog.other.test"]) == [WEB + "blog.other.test"]
 
 
-def test_refusals_are_events(client: PandaStack) -> None:
+def test_denied_egress_is_recorded_as_events(client: PandaStack) -> None:
     with client.sandboxes.create(network={"allow": ["*.good.test"]}) as sandbox:
         tried(sandbox, ["resolve", "bad.test"], ["plain", OTHER, PLAIN_PORT])
         tried(sandbox, ["resolve", "a.good.test"], ["https", SERVER, 443, "bad.test"])
@@ -275,7 +275,7 @@ def refused_by_all(client: PandaStack) -> int:
     return int(line.split()[1])
 
 
-def test_an_open_connection_ends_with_its_permission(client: PandaStack) -> None:
+def test_a_policy_change_cuts_connections_it_no_longer_allows(client: PandaStack) -> None:
     hold = r"""
 import socket, sys, time
 link = socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=20); print("connected", flush=True)
@@ -414,7 +414,7 @@ def test_forged_packets_never_leave(client: PandaStack) -> None:
         assert tried(neighbour, PLAIN) == [OPEN]
 
 
-def test_nonsense_is_refused_with_a_sentence(platform: Platform, client: PandaStack) -> None:
+def test_invalid_policies_are_rejected_with_a_reason(platform: Platform, client: PandaStack) -> None:
     config = json.loads(platform.config_path().read_text())
     url = f"{config['api_url'].removesuffix('/v1')}/v1/sandboxes"
     bearer = {"Authorization": f"Bearer {config['token']}"}
@@ -435,7 +435,7 @@ def test_nonsense_is_refused_with_a_sentence(platform: Platform, client: PandaSt
         sandbox.set_network({"allow": ["http://a.test"]})
 
 
-def test_the_command_line_shows_and_sets_it(platform: Platform, client: PandaStack) -> None:
+def test_the_cli_shows_and_sets_the_network_policy(platform: Platform, client: PandaStack) -> None:
     import subprocess
 
     def run(*words: str) -> str:

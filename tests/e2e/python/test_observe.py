@@ -14,7 +14,7 @@ from conftest import PATIENCE_SECONDS, wait_for
 from pandastack import PandaStack, Sandbox, SandboxEvent
 
 
-def test_metrics_of_both_sides(own: Sandbox) -> None:
+def test_metrics_cover_host_and_guest(own: Sandbox) -> None:
     before = own.metrics()
     assert before["status"] == "running"
     own.exec("dd if=/dev/urandom of=/srv/filled bs=1M count=20 2>/dev/null; sync", check=True)
@@ -28,7 +28,7 @@ def test_metrics_of_both_sides(own: Sandbox) -> None:
     assert 0 < after["guest"]["memory_used_bytes"] < after["guest"]["memory_total_bytes"]
 
 
-def test_traffic_is_counted_on_both_sides(own: Sandbox) -> None:
+def test_traffic_is_counted_on_host_and_guest(own: Sandbox) -> None:
     own.exec("cd /srv && head -c 50000 /dev/zero > page && (setsid python3 -m http.server 8000 >/dev/null 2>&1 &)")
 
     def fetched() -> bool:
@@ -56,7 +56,7 @@ def test_metrics_do_not_wake_a_sandbox(own: Sandbox) -> None:
     assert own.refresh().status == "hibernated"
 
 
-def test_a_log_flood_hurts_only_itself(own: Sandbox, shared: Sandbox) -> None:
+def test_a_log_flood_does_not_affect_other_sandboxes(own: Sandbox, shared: Sandbox) -> None:
     # More than is kept.
     own.exec("(yes 'a line of a flood that nobody wants to read' | head -n 36000; echo the-end) > /dev/console 2>&1", 3600)
     assert shared.exec("echo alive").stdout == "alive\n"
@@ -64,7 +64,7 @@ def test_a_log_flood_hurts_only_itself(own: Sandbox, shared: Sandbox) -> None:
     assert len("\n".join(text)) <= 1024 * 1024 + 100
 
 
-def test_events_are_resumed(own: Sandbox) -> None:
+def test_events_resume_after_a_given_id(own: Sandbox) -> None:
     own.pause()
     own.resume()
     kinds = [event["kind"] for event in own.events()]
@@ -126,5 +126,5 @@ def test_platform_metrics_name_no_sandbox(own: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("query", ["from=yesterday", "from=2002-01-01T00:00:00Z&to=2001-01-01T00:00:00Z"])
-def test_usage_refuses_nonsense(raw: httpx.Client, query: str) -> None:
+def test_usage_rejects_invalid_ranges(raw: httpx.Client, query: str) -> None:
     assert raw.get(f"/usage?{query}").status_code == 400

@@ -23,7 +23,7 @@ def pip(*arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_wheel_works_without_the_clone(tmp_path: Path) -> None:
+def test_the_wheel_works_outside_the_repository(tmp_path: Path) -> None:
     pip("wheel", "--no-deps", "--wheel-dir", str(tmp_path), str(SDK))
     (wheel,) = tmp_path.glob("pandastack-*.whl")
     site = tmp_path / "site"

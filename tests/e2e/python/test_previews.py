@@ -82,7 +82,7 @@ def served(client: PandaStack) -> Iterator[Sandbox]:
     sandbox.delete()
 
 
-def test_a_port_is_a_url(served: Sandbox) -> None:
+def test_a_port_is_reachable_by_its_preview_url(served: Sandbox) -> None:
     assert served.preview_url(PORT) == f"http://{served.get_host(PORT)}"
     assert served.get_host(PORT).startswith(f"{PORT}-{served.id}.")
     with browser(served) as http:
@@ -107,14 +107,14 @@ def test_ports_are_listed_with_their_urls(served: Sandbox) -> None:
     assert port["proxy_url"] == served.preview_url(PORT)
 
 
-def test_the_header_form_reaches_the_same_server(served: Sandbox) -> None:
+def test_e2b_headers_select_the_sandbox_and_port(served: Sandbox) -> None:
     named = {"E2b-Sandbox-Id": served.id, "E2b-Sandbox-Port": str(PORT)}
     assert httpx.get(f"{api()}/by-header", headers=named).json()["path"] == "/by-header"
     gone = httpx.get(str(api()), headers={**named, "E2b-Sandbox-Id": "nobody"})
     assert gone.status_code == 502 and "was not found" in gone.json()["message"]
 
 
-def test_large_bodies_and_events_stream(served: Sandbox) -> None:
+def test_large_bodies_and_server_sent_events_are_streamed(served: Sandbox) -> None:
     body = os.urandom(8 * 1024 * 1024)
     with browser(served) as http:
         assert http.post("/echo", content=body).content == body
@@ -205,7 +205,7 @@ def audited(client: PandaStack) -> List[Tuple[str, str, int]]:
     return [(entry["method"], entry["route"], entry["status"]) for entry in client.audit(limit=100)]
 
 
-def test_a_workspace_has_a_default(client: PandaStack) -> None:
+def test_a_workspace_has_a_default_visibility(client: PandaStack) -> None:
     assert client.workspace()["default_visibility"] == "unlisted"
     changed = subprocess.run(
         [os.environ["PANDASTACK_BIN"], "workspace", "set", "--default-visibility", "private", "--json"],
@@ -224,7 +224,7 @@ def test_a_workspace_has_a_default(client: PandaStack) -> None:
         assert client.set_workspace(default_visibility="unlisted")["default_visibility"] == "unlisted"
 
 
-def test_a_hundred_requests_wake_a_sleeper_once(served: Sandbox) -> None:
+def test_a_hundred_requests_wake_a_sandbox_once(served: Sandbox) -> None:
     with browser(served) as http:
         served.hibernate()
         before = len([event for event in served.events() if event["kind"] == "woken"])
@@ -289,7 +289,7 @@ def test_no_request_fails_while_the_sandbox_sleeps_and_wakes(served: Sandbox) ->
     assert counts == {name: 1 for name in posted}, "each once, and none that nobody sent"
 
 
-def test_a_websocket_on_which_nothing_happens_does_not_delay_sleep(served: Sandbox) -> None:
+def test_an_idle_websocket_does_not_delay_sleep(served: Sandbox) -> None:
     with open_socket(served) as stream:
         began = time.monotonic()
         served.hibernate()
@@ -329,12 +329,12 @@ def forwarded(sandbox: Sandbox) -> Iterator[str]:
             forward.terminate()
 
 
-def test_forward_leads_to_a_port(served: Sandbox) -> None:
+def test_forward_connects_to_a_sandbox_port(served: Sandbox) -> None:
     with forwarded(served) as address:
         assert httpx.get(f"http://{address}/forwarded", timeout=60).json()["path"] == "/forwarded"
 
 
-def test_a_forwarded_connection_ends_with_sleep_and_the_next_one_wakes(served: Sandbox) -> None:
+def test_sleep_closes_a_forwarded_connection_and_the_next_one_wakes(served: Sandbox) -> None:
     with forwarded(served) as address:
         host, _, port = address.rpartition(":")
         with socket.create_connection((host, int(port)), timeout=60) as held:

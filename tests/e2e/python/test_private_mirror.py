@@ -129,7 +129,7 @@ def test_a_sandbox_installs_from_the_mirror(client: PandaStack) -> None:
         assert sandbox.exec(f"curl -m 5 {INDEX}/").exit_code != 0
 
 
-def test_a_build_uses_the_mirror_and_names_what_was_refused(client: PandaStack, tmp_path: Path) -> None:
+def test_a_build_uses_the_mirror_and_logs_refused_addresses(client: PandaStack, tmp_path: Path) -> None:
     refused = f"curl -m 5 http://{PRIVATE}/"
     (tmp_path / "Dockerfile").write_text(f"FROM base\nRUN {INSTALL} && {GREET}\nRUN {refused}\n")
     build = client.templates.build(f"e2e-{uuid.uuid4().hex[:8]}", tmp_path)
@@ -141,7 +141,7 @@ def test_a_build_uses_the_mirror_and_names_what_was_refused(client: PandaStack, 
     assert "`allow` in [guests]" in log, log
 
 
-def test_doctor_tells_a_mirror_that_guests_cannot_reach(flags: List[str], platform: Platform) -> None:
+def test_doctor_reports_a_mirror_that_guests_cannot_reach(flags: List[str], platform: Platform) -> None:
     """By the address: this host does not ask the name server of the small internet."""
     mirror = f"pip=https://{PRIVATE}:{PORT}/simple"
     words = [BINARY, "doctor", "--guest-ca-bundle", flags[1], "--guest-mirror", mirror]

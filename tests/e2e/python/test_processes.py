@@ -37,7 +37,7 @@ def test_background_process_is_listed_and_ends(shared: Sandbox) -> None:
         shared.process(999_999)
 
 
-def test_input_with_an_end_in_every_kind_of_call(shared: Sandbox) -> None:
+def test_stdin_with_eof_works_in_every_kind_of_call(shared: Sandbox) -> None:
     text = "grüße\n" * 30_000
     assert shared.exec("cat", stdin=text, timeout_seconds=60).stdout == text
     assert shared.exec("head -c 4", stdin=text).stdout == "grü"
@@ -81,7 +81,7 @@ def test_output_resumes_at_any_offset_and_by_last_event_id(own: Sandbox, raw: ht
         assert error_body(raw.get(path, **bad))["code"] == "bad_request"
 
 
-def test_output_that_nobody_read_is_a_gap(own: Sandbox) -> None:
+def test_discarded_output_is_reported_as_a_gap(own: Sandbox) -> None:
     process = own.start("head -c 3000000 /dev/zero | tr '\\0' x")
     assert process.wait() == 0
     stream = process.output()
@@ -90,7 +90,7 @@ def test_output_that_nobody_read_is_a_gap(own: Sandbox) -> None:
     assert gap.first == 0 and gap.end + len(text) == 3_000_000 and len(text) == 1024 * 1024
 
 
-def test_signals_reach_it_and_kill_reaches_everything(own: Sandbox) -> None:
+def test_signals_reach_the_process_and_kill_ends_its_whole_tree(own: Sandbox) -> None:
     process = own.start("trap 'echo caught; exit 5' INT; echo ready; while :; do sleep 0.05; done")
     stream = iter(process.output())
     assert next(stream).text == "ready\n"
@@ -103,7 +103,7 @@ def test_signals_reach_it_and_kill_reaches_everything(own: Sandbox) -> None:
     wait_for("none is left", lambda: own.exec("pgrep -fx 'sleep 4321' || echo none").stdout == "none\n")
 
 
-def test_a_timeout_reaches_what_hides_from_it(own: Sandbox) -> None:
+def test_a_timeout_kills_detached_and_signal_ignoring_processes(own: Sandbox) -> None:
     hiding = "trap '' TERM INT HUP; (setsid sh -c '(trap \"\" TERM; sleep 5432) & sleep 5432' &); sleep 5432"
     with pytest.raises(SandboxTimeout):
         own.exec(hiding, timeout_seconds=2)
@@ -114,7 +114,7 @@ def test_a_timeout_reaches_what_hides_from_it(own: Sandbox) -> None:
     wait_for("none is left", lambda: own.exec("pgrep -fx 'sleep 5432' || echo none").stdout == "none\n")
 
 
-def test_limits_of_one_process(own: Sandbox) -> None:
+def test_process_limits_are_enforced(own: Sandbox) -> None:
     hungry = own.exec("head -c 200m /dev/zero | tail | wc -c", limits={"memory_mb": 24}, timeout_seconds=120)
     assert hungry.exit_code != 0
     forking = own.exec("for i in 1 2 3 4 5 6; do sleep 1 & done; wait", limits={"pids": 3}, timeout_seconds=60)
@@ -127,7 +127,7 @@ def test_limits_of_one_process(own: Sandbox) -> None:
     assert own.exec("echo alive").stdout == "alive\n"
 
 
-def test_a_busy_guest_still_answers(own: Sandbox) -> None:
+def test_a_busy_guest_still_responds(own: Sandbox) -> None:
     loops = [own.start("while :; do :; done") for _ in range(6)]
     wait_for("they run", lambda: all(found.info.duration_ms > 500 for found in own.processes()[-6:]))
     began = time.monotonic()
@@ -163,7 +163,7 @@ def read_until(stream: Any, wanted: str, seen: str = "") -> str:
 
 @pytest.mark.timeout(120)
 @pytest.mark.usefixtures("explained")
-def test_several_terminals_with_sizes_of_their_own(own: Sandbox) -> None:
+def test_concurrent_terminals_keep_their_own_sizes(own: Sandbox) -> None:
     def session(number: int) -> str:
         terminal = own.start("bash --norc", pty=(20 + number, 70 + number))
         terminal.write(f"stty size; echo term=$TERM; tty\r")
@@ -182,7 +182,7 @@ def test_several_terminals_with_sizes_of_their_own(own: Sandbox) -> None:
 
 @pytest.mark.timeout(120)
 @pytest.mark.usefixtures("explained")
-def test_a_terminal_is_come_back_to(own: Sandbox) -> None:
+def test_a_terminal_can_be_reattached(own: Sandbox) -> None:
     terminal = own.start(pty=(24, 80), user="user")
     assert terminal.info.is_terminal
     terminal.write("echo fir''st; id -un\r")
@@ -237,7 +237,7 @@ def test_terminal_on_a_websocket(own: Sandbox, socket_of: Any) -> None:
 
 @pytest.mark.timeout(120)
 @pytest.mark.usefixtures("explained")
-def test_plain_terminal_carries_bytes_only_and_hangs_up(own: Sandbox, socket_of: Any) -> None:
+def test_a_raw_terminal_carries_only_bytes_and_hangs_up_on_close(own: Sandbox, socket_of: Any) -> None:
     socket = socket_of(f"/sandboxes/{own.id}/ssh")
     socket.send(b"echo mar''ker\r")
     seen = b""
@@ -307,7 +307,7 @@ def test_commands_end_with_their_websocket_unless_kept(own: Sandbox, socket_of: 
     kept.kill()
 
 
-def test_a_person_at_a_terminal_gets_a_shell(shared: Sandbox) -> None:
+def test_sandbox_shell_opens_an_interactive_shell(shared: Sandbox) -> None:
     screen, keyboard = pty.openpty()
     words = [os.environ["PANDASTACK_BIN"], "sandbox", "shell", shared.id, "--cwd", "/usr/lib"]
     with subprocess.Popen(words, stdin=keyboard, stdout=keyboard, stderr=subprocess.PIPE, text=True) as shell:
@@ -328,7 +328,7 @@ def test_a_person_at_a_terminal_gets_a_shell(shared: Sandbox) -> None:
             os.close(screen)
 
 
-def test_a_socket_is_refused_with_a_sentence(shared: Sandbox, raw: httpx.Client) -> None:
+def test_invalid_process_requests_return_errors(shared: Sandbox, raw: httpx.Client) -> None:
     assert "WebSocket" in error_body(raw.get(f"/sandboxes/{shared.id}/exec/ws"))["error"]
     missing = raw.get(f"/sandboxes/{shared.id}/processes/nonsense")
     assert missing.status_code == 404 and error_body(missing)["code"] == "not_found"
@@ -336,7 +336,7 @@ def test_a_socket_is_refused_with_a_sentence(shared: Sandbox, raw: httpx.Client)
     assert error_body(bad)["code"] == "bad_request"
 
 
-def test_processes_live_on_in_a_fork(client: PandaStack, own: Sandbox) -> None:
+def test_processes_keep_running_in_a_fork(client: PandaStack, own: Sandbox) -> None:
     process = own.start("i=0; while [ $i -lt 40 ]; do echo $i; i=$((i+1)); sleep 0.02; done")
     next(iter(process.output()))
     with own.fork(metadata=RUN) as child:

@@ -75,7 +75,7 @@ def test_a_killed_server_leaves_sandboxes_running(platform: Platform, role: str)
         asleep.delete()
 
 
-def test_a_create_cut_off_by_a_kill_leaves_nothing(platform: Platform) -> None:
+def test_a_create_interrupted_by_an_agent_kill_leaks_nothing(platform: Platform) -> None:
     client = platform.client()
     wait_until("nothing but the zygote", lambda: len(platform.machine_pids()) == 1, 120)
     before = platform.footprint()
@@ -106,7 +106,7 @@ def test_a_create_cut_off_by_a_kill_leaves_nothing(platform: Platform) -> None:
         raise AssertionError(f"{before} became {platform.footprint()}") from late
 
 
-def test_a_sleeper_without_a_record_is_not_removed(platform: Platform) -> None:
+def test_a_hibernated_sandbox_with_an_empty_record_is_not_removed(platform: Platform) -> None:
     client = platform.client()
     asleep = client.sandboxes.create(template="base")
     asleep.hibernate()
@@ -128,7 +128,7 @@ def test_a_sleeper_without_a_record_is_not_removed(platform: Platform) -> None:
     assert (home / "sleep" / "manifest.json").exists() and (home / "sleep" / "memory").exists()
 
 
-def test_a_machine_that_dies_is_shown_as_failed(platform: Platform) -> None:
+def test_a_sandbox_whose_machine_dies_is_reported_as_failed(platform: Platform) -> None:
     client = platform.client()
     sandbox = client.sandboxes.create(template="base")
     try:

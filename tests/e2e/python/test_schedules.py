@@ -121,7 +121,7 @@ def test_an_http_target_is_called_on_time(client: PandaStack, platform: Platform
     assert counted['pandastack_schedule_attempt_seconds_count{status="success",target="http"}'] >= 3
 
 
-def test_a_failing_target_is_tried_again_and_told_about(client: PandaStack, receiver: Receiver) -> None:
+def test_a_failing_target_is_retried_and_triggers_an_alert(client: PandaStack, receiver: Receiver) -> None:
     receiver.statuses = [500, 503, 200]
     soon = (datetime.now(timezone.utc) + timedelta(seconds=2)).strftime("%Y-%m-%dT%H:%M:%SZ")
     options: Dict[str, Any] = {"retries": 2, "retry_delay_seconds": 1}
@@ -144,7 +144,7 @@ def test_a_failing_target_is_tried_again_and_told_about(client: PandaStack, rece
     alerts.server.shutdown()
 
 
-def test_a_command_runs_in_a_sandbox_and_wakes_it(client: PandaStack, box: Sandbox) -> None:
+def test_a_scheduled_command_wakes_its_sandbox(client: PandaStack, box: Sandbox) -> None:
     box.exec("echo memory > /dev/shm/kept")
     box.hibernate()
     command = "cat /dev/shm/kept; echo $PANDASTACK_ATTEMPT; echo oops >&2; date +%s >> /root/fired"
@@ -159,7 +159,7 @@ def test_a_command_runs_in_a_sandbox_and_wakes_it(client: PandaStack, box: Sandb
     assert (manual["status"], manual["origin"]) == ("success", "manual")
 
 
-def test_a_command_in_a_sandbox_of_its_own_and_moves(client: PandaStack, box: Sandbox) -> None:
+def test_schedules_run_in_new_sandboxes_or_hibernate_and_wake_one(client: PandaStack, box: Sandbox) -> None:
     made = client.schedules.create(
         "fresh", cron="@yearly", target=command_target("echo from $(hostname); exit 3", template="base")
     )
@@ -177,7 +177,7 @@ def test_a_command_in_a_sandbox_of_its_own_and_moves(client: PandaStack, box: Sa
         assert client.sandboxes.get(box.id).status == status
 
 
-def test_overlap(client: PandaStack, receiver: Receiver) -> None:
+def test_overlapping_runs_are_skipped(client: PandaStack, receiver: Receiver) -> None:
     receiver.hold.clear()
     made = client.schedules.create("long", every_seconds=1, target=http_target(receiver.url))
     runs = ended(client, made["id"], 2)
@@ -252,7 +252,7 @@ def check_made_good(missed: str, runs: List[Dict[str, Any]], late: List[Dict[str
         assert 3 <= len(succeeded) <= 5 and sum(run["missed"] for run in runs) >= 1, late
 
 
-def test_previews_and_refusals(client: PandaStack, box: Sandbox) -> None:
+def test_schedules_are_previewed_and_invalid_ones_rejected(client: PandaStack, box: Sandbox) -> None:
     shown = client.schedules.preview(
         "30 2 * * *", timezone="America/New_York", after="2027-03-13T00:00:00Z", count=3
     )

@@ -34,7 +34,7 @@ def show(text: str) -> None:
         print(text, file=sys.stderr)
 
 
-def test_a_call_costs_little_more_than_its_request(client: PandaStack, shared: Sandbox, raw: httpx.Client) -> None:
+def test_sdk_calls_add_little_overhead(client: PandaStack, shared: Sandbox, raw: httpx.Client) -> None:
     path = f"/sandboxes/{shared.id}"
     bare: List[float] = []
     ours: List[float] = []

@@ -39,7 +39,7 @@ def assert_size(sandbox: Sandbox) -> None:
     assert MEMORY_MB * 0.9 < int(kib) / 1024 <= MEMORY_MB
 
 
-def test_a_size_is_what_the_guest_sees_and_the_next_one_is_forked(client: PandaStack, large: Sandbox) -> None:
+def test_the_guest_sees_its_size_and_later_creates_are_forked(client: PandaStack, large: Sandbox) -> None:
     assert_size(large)
 
     def forked() -> bool:
@@ -57,7 +57,7 @@ def test_a_size_out_of_range_is_refused(client: PandaStack) -> None:
         client.sandboxes.create("base", memory_mb=1000)
 
 
-def test_a_large_machine_under_load_forks_sleeps_and_comes_back(large: Sandbox) -> None:
+def test_a_large_machine_under_load_forks_sleeps_and_rolls_back(large: Sandbox) -> None:
     large.exec(HOLD, timeout_seconds=240, check=True)
     large.exec(LOAD, check=True)
     start_counter(large)

@@ -16,7 +16,7 @@ def runs(sandbox: Sandbox, word: str) -> bool:
     return any(word in process.info.command for process in sandbox.processes() if process.info.state == "running")
 
 
-def test_a_command_goes_on_after_a_sleep(own: Sandbox) -> None:
+def test_a_command_continues_after_sleep(own: Sandbox) -> None:
     with ThreadPoolExecutor(1) as pool:
         long = pool.submit(own.exec, "echo begun >> /root/log; sleep 3; cat; exit 7", stdin="its input", timeout_seconds=120)
         wait_for("it runs", lambda: runs(own, "sleep 3"))
@@ -27,7 +27,7 @@ def test_a_command_goes_on_after_a_sleep(own: Sandbox) -> None:
     assert own.exec("cat /root/log").stdout == "begun\n", "it ran once"
 
 
-def test_commands_are_held_while_it_falls_asleep(own: Sandbox) -> None:
+def test_commands_wait_while_a_sandbox_falls_asleep(own: Sandbox) -> None:
     def use(number: int) -> int:
         answered = 0
         while time.monotonic() < until:
@@ -61,7 +61,7 @@ def test_a_paused_sandbox_can_be_copied_repeatedly(client: PandaStack, own: Sand
             assert copy.exec("cat /dev/shm/kept", timeout_seconds=60).stdout == "kept\n"
 
 
-def test_calls_interrupted_by_a_rollback_say_so(own: Sandbox) -> None:
+def test_calls_interrupted_by_a_rollback_report_it(own: Sandbox) -> None:
     snapshot = own.snapshot()
     with ThreadPoolExecutor(1) as pool:
         long = pool.submit(own.exec, "sleep 61", timeout_seconds=120)
@@ -72,7 +72,7 @@ def test_calls_interrupted_by_a_rollback_say_so(own: Sandbox) -> None:
     assert "rolled back" in str(ended.value)
 
 
-def test_a_machine_that_booted_has_the_right_time(own: Sandbox) -> None:
+def test_the_clock_is_correct_after_a_boot_from_disk(own: Sandbox) -> None:
     own.hibernate(keep="disk")
     told = float(own.exec("date +%s.%N", timeout_seconds=120).stdout)
     assert abs(time.time() - told) < 2

@@ -49,7 +49,7 @@ def echoed(sandbox: Sandbox) -> int:
     return int(sandbox.exec("cat /dev/shm/echo", timeout_seconds=120, check=True).stdout)
 
 
-def test_a_full_disk_stops_the_snapshot_and_not_the_sandbox(platform: Platform, client: PandaStack) -> None:
+def test_a_full_disk_fails_the_snapshot_but_not_the_sandbox(platform: Platform, client: PandaStack) -> None:
     store = platform.data_dir / "store"
     filler = store / "filler"
     with client.sandboxes.create("base") as sandbox:
@@ -72,7 +72,7 @@ def test_a_full_disk_stops_the_snapshot_and_not_the_sandbox(platform: Platform, 
         assert sandbox.exec("wc -c < /dev/shm/dirty").stdout.strip() == "167772160"
 
 
-def test_many_sleeps_lose_nothing(client: PandaStack) -> None:
+def test_repeated_sleeps_lose_no_state(client: PandaStack) -> None:
     with client.sandboxes.create("base", ttl_seconds=3600) as sandbox:
         start_counter(sandbox)
         sandbox.filesystem.write("/root/echo.py", ECHO)

@@ -106,7 +106,7 @@ def raw(port: int, request: bytes, pieces: int = 1) -> bytes:
         ("/" + "a" * 9000, 404, "nothing here", "text/html; charset=utf-8"),
     ],
 )
-def test_an_address_is_a_file(server: int, path: str, status: int, text: str, kind: str) -> None:
+def test_request_paths_map_to_files(server: int, path: str, status: int, text: str, kind: str) -> None:
     answer = httpx.get(f"http://127.0.0.1:{server}{path}")
     assert (answer.status_code, answer.text, answer.headers["content-type"]) == (status, text, kind)
     head = httpx.head(f"http://127.0.0.1:{server}{path}")
@@ -114,19 +114,19 @@ def test_an_address_is_a_file(server: int, path: str, status: int, text: str, ki
     assert head.headers["content-length"] == str(len(text.encode()))
 
 
-def test_no_way_leads_out_of_the_directory(server: int) -> None:
+def test_paths_cannot_escape_the_directory(server: int) -> None:
     for target in (b"/../secret.txt", b"/sub%20dir/../../secret.txt", b"//../secret.txt", b"http://x/../secret.txt"):
         answer = raw(server, b"GET " + target + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 404") and b"not yours" not in answer, target
 
 
 @pytest.mark.parametrize("name, immutable", CACHED.items())
-def test_names_with_a_hash_are_kept_for_ever_and_others_asked_about(server: int, name: str, immutable: bool) -> None:
+def test_hashed_files_are_cached_as_immutable_and_others_revalidated(server: int, name: str, immutable: bool) -> None:
     cache = httpx.get(f"http://127.0.0.1:{server}/{name}").headers["cache-control"]
     assert ("immutable" in cache, "must-revalidate" in cache) == (immutable, not immutable)
 
 
-def test_unchanged_pages_are_not_sent_again(server: int, root: Path) -> None:
+def test_unchanged_pages_return_not_modified(server: int, root: Path) -> None:
     url = f"http://127.0.0.1:{server}/about"
     tag = httpx.get(url).headers["etag"]
     again = httpx.get(url, headers={"if-none-match": f'W/"x", {tag}'})
@@ -157,14 +157,14 @@ def test_unchanged_pages_are_not_sent_again(server: int, root: Path) -> None:
         ({"range": "bytes=1-2", "if-range": '"other"'}, 200, 0, len(LARGE)),
     ],
 )
-def test_parts_of_a_file(server: int, headers: Dict[str, str], status: int, first: int, last: int) -> None:
+def test_ranges_are_served(server: int, headers: Dict[str, str], status: int, first: int, last: int) -> None:
     answer = httpx.get(f"http://127.0.0.1:{server}/large.bin", headers=headers)
     assert (answer.status_code, answer.content == LARGE[first:last]) == (status, True)
     if status == 206:
         assert answer.headers["content-range"] == f"bytes {first}-{last - 1}/{len(LARGE)}"
 
 
-def test_one_connection_takes_many_requests_however_they_arrive(server: int) -> None:
+def test_a_connection_serves_pipelined_requests(server: int) -> None:
     one = b"GET /about HTTP/1.1\r\nHost: x\r\n\r\n"
     last = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     request = one * 3 + last
@@ -187,13 +187,13 @@ def test_one_connection_takes_many_requests_however_they_arrive(server: int) -> 
         (b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /about HTTP/1.1\r\n\r\n", b"200"),
     ],
 )
-def test_strange_requests_end_the_connection(server: int, request_bytes: bytes, status: bytes) -> None:
+def test_invalid_requests_close_the_connection(server: int, request_bytes: bytes, status: bytes) -> None:
     answer = raw(server, request_bytes)
     assert answer.startswith(b"HTTP/1.1 " + status) and b"Connection: close" in answer, answer[:200]
     assert answer.count(b"HTTP/1.1 ") == 1 and b"about" not in answer
 
 
-def test_a_single_page_app_answers_for_every_address(root: Path) -> None:
+def test_a_single_page_app_is_served_for_every_path(root: Path) -> None:
     program, port = start(root, single_page=True)
     try:
         assert httpx.get(f"http://127.0.0.1:{port}/users/7").text == "home"

@@ -71,12 +71,12 @@ MIDDLES = {
 
 
 @pytest.mark.parametrize("name", MIDDLES)
-def test_every_byte_once(platform: Platform, sandbox: Sandbox, name: str) -> None:
+def test_a_stream_delivers_every_byte_once(platform: Platform, sandbox: Sandbox, name: str) -> None:
     middle: Callable[[Platform, Sandbox], object] = MIDDLES[name]
     check_every_byte_once(sandbox, lambda: middle(platform, sandbox))
 
 
-def test_a_dead_machine_fails_calls_at_once(platform: Platform, sandbox: Sandbox) -> None:
+def test_calls_to_a_dead_machine_fail_at_once(platform: Platform, sandbox: Sandbox) -> None:
     stream = iter(sandbox.exec_stream("echo on; sleep 1000", timeout_seconds=300))
     assert next(stream).text == "on\n"
     (pid,) = platform.machine_pids(sandbox.id)
@@ -90,7 +90,7 @@ def test_a_dead_machine_fails_calls_at_once(platform: Platform, sandbox: Sandbox
     assert time.monotonic() - began < 10
 
 
-def test_a_server_that_dies_during_a_call_is_an_error_of_its_own(platform: Platform, sandbox: Sandbox) -> None:
+def test_a_control_crash_fails_the_call_and_the_client_recovers(platform: Platform, sandbox: Sandbox) -> None:
     outcomes: List[BaseException] = []
 
     def call() -> None:

@@ -81,7 +81,7 @@ def allocated_bytes(platform: Platform) -> int:
     return (space.f_blocks - space.f_bfree) * space.f_frsize
 
 
-def test_rollback_returns_memory_and_disk_and_keeps_the_identity(client: PandaStack, own: Sandbox) -> None:
+def test_rollback_restores_memory_and_disk_and_keeps_the_identity(client: PandaStack, own: Sandbox) -> None:
     own.filesystem.write("/srv/state", "then")
     start_counter(own)
     hostname = own.exec("hostname").stdout
@@ -135,7 +135,7 @@ def test_rollback_keeps_url_and_token(platform: Platform, own: Sandbox) -> None:
     assert (own.id, own.metadata) == then and own.preview_url(8000) == url
 
 
-def test_rollback_only_to_what_is_its_own(client: PandaStack, own: Sandbox) -> None:
+def test_a_sandbox_rolls_back_only_to_its_own_snapshots(client: PandaStack, own: Sandbox) -> None:
     with pytest.raises(ConflictError):
         own.rollback()
     snapshot = own.snapshot()
@@ -148,7 +148,7 @@ def test_rollback_only_to_what_is_its_own(client: PandaStack, own: Sandbox) -> N
     assert own.exec("echo alive").stdout == "alive\n"
 
 
-def test_a_mistyped_rollback_is_none(client: PandaStack, platform: Platform, own: Sandbox) -> None:
+def test_a_rollback_with_an_unknown_field_fails(client: PandaStack, platform: Platform, own: Sandbox) -> None:
     own.filesystem.write("/srv/state", b"then")
     own.snapshot()
     own.filesystem.write("/srv/state", b"now")
@@ -165,7 +165,7 @@ def test_a_mistyped_rollback_is_none(client: PandaStack, platform: Platform, own
     assert own.filesystem.read("/srv/state") == b"then", "null is the newest"
 
 
-def test_a_snapshot_has_one_template(client: PandaStack, own: Sandbox) -> None:
+def test_creating_from_a_snapshot_keeps_its_template(client: PandaStack, own: Sandbox) -> None:
     snapshot = own.snapshot()
     with pytest.raises(BadRequestError, match="`base`"):
         client.sandboxes.create("postgres-16", from_snapshot=snapshot)
@@ -175,7 +175,7 @@ def test_a_snapshot_has_one_template(client: PandaStack, own: Sandbox) -> None:
             assert copy.template == "base"
 
 
-def test_one_of_two_promotes_at_once_wins(client: PandaStack, own: Sandbox) -> None:
+def test_one_of_several_concurrent_promotions_wins(client: PandaStack, own: Sandbox) -> None:
     children = own.fork_tree(4)
 
     def promote(child: Sandbox) -> object:
@@ -205,7 +205,7 @@ def test_a_promoted_fork_is_not_deleted_by_a_later_promotion(client: PandaStack,
     second.delete()
 
 
-def test_a_snapshot_costs_what_changed(client: PandaStack, own: Sandbox) -> None:
+def test_snapshot_size_matches_the_changed_data(client: PandaStack, own: Sandbox) -> None:
     idle = own.snapshot().info["size_bytes"]
     dirty = 64 << 20
     own.exec(f"head -c {dirty} /dev/urandom > /dev/shm/dirty", check=True)
@@ -215,7 +215,7 @@ def test_a_snapshot_costs_what_changed(client: PandaStack, own: Sandbox) -> None
     assert idle < 16 << 20, f"{idle} bytes of a sandbox that did nothing: the zygote's pages are repeated"
 
 
-def test_deleting_gives_back_bytes_and_keeps_what_others_need(client: PandaStack, platform: Platform) -> None:
+def test_deleting_a_snapshot_frees_only_its_own_data(client: PandaStack, platform: Platform) -> None:
     with client.sandboxes.create("base") as own:
         own.exec("head -c 33554432 /dev/urandom > /dev/shm/one; head -c 33554432 /dev/urandom > /srv/one; sync", check=True)
         digest = "sha256sum /dev/shm/one /srv/one"
@@ -234,7 +234,7 @@ def test_deleting_gives_back_bytes_and_keeps_what_others_need(client: PandaStack
     wait_until("the bytes are free", lambda: allocated_bytes(platform) < with_later - (64 << 20), 30)
 
 
-def test_snapshots_end_and_are_counted(client: PandaStack, own: Sandbox) -> None:
+def test_snapshots_expire_and_respect_keep_last(client: PandaStack, own: Sandbox) -> None:
     short = own.snapshot(ttl_seconds=1)
     named = own.snapshot(name="release", metadata={"k": "v"})
     taken = [own.snapshot(keep_last=2) for _ in range(3)]
@@ -277,7 +277,7 @@ def test_a_damaged_snapshot_is_never_resumed(client: PandaStack, platform: Platf
     assert count(own) > 0
 
 
-def test_a_damaged_sleeper_is_never_woken(platform: Platform, own: Sandbox) -> None:
+def test_a_hibernated_sandbox_with_damaged_files_is_never_woken(platform: Platform, own: Sandbox) -> None:
     def refused() -> None:
         with pytest.raises(ConflictError) as failure:
             own.exec("true")
@@ -299,7 +299,7 @@ def test_a_damaged_sleeper_is_never_woken(platform: Platform, own: Sandbox) -> N
     assert count(own) >= before
 
 
-def test_a_sleeper_outlives_its_record(platform: Platform, own: Sandbox) -> None:
+def test_a_hibernated_sandbox_survives_the_loss_of_its_record(platform: Platform, own: Sandbox) -> None:
     start_counter(own)
     before = count(own)
     own.hibernate()
@@ -344,7 +344,7 @@ def test_lineage_outlives_the_parent(client: PandaStack) -> None:
         first.delete()
 
 
-def test_an_idle_sandbox_dozes_and_is_then_written_out(client: PandaStack, platform: Platform) -> None:
+def test_an_idle_sandbox_sleeps_in_memory_and_then_on_disk(client: PandaStack, platform: Platform) -> None:
     with client.sandboxes.create("base", idle_timeout_seconds=2) as own:
         start_counter(own)
         before = count(own)
@@ -365,7 +365,7 @@ def test_an_idle_sandbox_dozes_and_is_then_written_out(client: PandaStack, platf
         assert own.lifecycle()["sleeps_when_idle"] is True
 
 
-def test_a_light_sleeper_survives_the_agent(client: PandaStack, platform: Platform) -> None:
+def test_a_sandbox_asleep_in_memory_survives_an_agent_kill(client: PandaStack, platform: Platform) -> None:
     with client.sandboxes.create("base", idle_timeout_seconds=2) as own:
         start_counter(own)
         before = count(own)
@@ -410,7 +410,7 @@ def create_once_it_answers(client: PandaStack) -> Sandbox:
     return made[0]
 
 
-def test_light_sleepers_make_room(client: PandaStack, platform: Platform) -> None:
+def test_sandboxes_asleep_in_memory_are_evicted_for_others(client: PandaStack, platform: Platform) -> None:
     with restarted(platform, "--light-sleep-seconds", "600", *ROOM_FOR_TWO):
         with create_once_it_answers(client) as first, create_once_it_answers(client) as second:
             counted = {sandbox.id: 0 for sandbox in (first, second)}
@@ -437,7 +437,7 @@ def answers(sandbox: Sandbox) -> bool:
         return False
 
 
-def test_what_keeps_a_sandbox_awake(client: PandaStack) -> None:
+def test_leases_and_streams_keep_a_sandbox_awake(client: PandaStack) -> None:
     with client.sandboxes.create("base", idle_timeout_seconds=3) as own:
         assert own.keep_awake(120)["awake_until"]
         # Time itself is what is tested: twice its idle time.
@@ -470,7 +470,7 @@ def test_an_idle_terminal_keeps_a_sandbox_awake(client: PandaStack, platform: Pl
         assert [process for process in own.processes() if process.info.is_terminal], "its shell slept with it"
 
 
-def test_the_end_of_its_time_puts_a_sandbox_to_sleep_if_told_so(client: PandaStack) -> None:
+def test_an_expired_sandbox_hibernates_when_on_timeout_says_so(client: PandaStack) -> None:
     with client.sandboxes.create("base", ttl_seconds=600, on_timeout="hibernate") as own:
         start_counter(own)
         before = count(own)
@@ -498,7 +498,7 @@ def test_traffic_keeps_a_sandbox_awake(client: PandaStack) -> None:
         wait_until("asleep when it is silent", lambda: own.refresh().status == "hibernated", 60)
 
 
-def test_a_hundred_requests_wake_once_and_a_sleeper_holds_nothing(client: PandaStack, platform: Platform, own: Sandbox) -> None:
+def test_a_hibernated_sandbox_holds_no_resources_and_wakes_once(client: PandaStack, platform: Platform, own: Sandbox) -> None:
     start_counter(own)
     before = count(own)
     awake = platform.footprint()
@@ -519,7 +519,7 @@ def test_a_hundred_requests_wake_once_and_a_sleeper_holds_nothing(client: PandaS
     assert [event["kind"] for event in own.events()].count("woken") == 1
 
 
-def test_a_sandbox_can_sleep_with_its_disk_alone(client: PandaStack, platform: Platform, own: Sandbox) -> None:
+def test_a_sandbox_can_hibernate_with_its_disk_only(client: PandaStack, platform: Platform, own: Sandbox) -> None:
     own.exec("echo kept > /srv/kept; echo gone > /dev/shm/gone", check=True)
     own.hibernate(keep="disk")
     assert own.refresh().raw["kept"] == "disk" and own.residency == "disk"
@@ -539,7 +539,7 @@ def test_a_sandbox_can_sleep_with_its_disk_alone(client: PandaStack, platform: P
     assert count(own) >= before, "after a boot it sleeps and wakes as any other"
 
 
-def test_forking_a_disk_only_sleeper_wakes_it(client: PandaStack, own: Sandbox) -> None:
+def test_forking_a_disk_only_hibernated_sandbox_wakes_it(client: PandaStack, own: Sandbox) -> None:
     own.exec("echo kept > /srv/kept", check=True)
     own.hibernate(keep="disk")
     with own.fork() as child:
@@ -552,7 +552,7 @@ def test_forking_a_disk_only_sleeper_wakes_it(client: PandaStack, own: Sandbox) 
         assert copy.exec("cat /srv/kept", timeout_seconds=120).stdout == "kept\n"
 
 
-def test_checkpoints_are_taken_while_something_happens(client: PandaStack) -> None:
+def test_commands_and_traffic_trigger_checkpoints(client: PandaStack) -> None:
     # At once: both wait for times that are ten seconds apart.
     with ThreadPoolExecutor(2) as both:
         for checked in [both.submit(check, client) for check in (check_commands, check_traffic_alone)]:

@@ -30,7 +30,7 @@ def drawn(root: str) -> List[str]:
     return [line.rsplit("  ", 1)[0] for line in run("sandbox", "tree", root).splitlines()]
 
 
-def test_a_snapshot_is_taken_returned_to_and_deleted(own: Sandbox) -> None:
+def test_the_cli_creates_rolls_back_to_and_deletes_a_snapshot(own: Sandbox) -> None:
     own.filesystem.write("/srv/state", "then")
     snapshot = run("sandbox", "snapshot", own.id, "--name", "before-upgrade")
     listed = run("snapshot", "list", "--sandbox", own.id)
@@ -46,7 +46,7 @@ def test_a_snapshot_is_taken_returned_to_and_deleted(own: Sandbox) -> None:
     assert snapshot not in run("snapshot", "list", "--sandbox", own.id)
 
 
-def test_a_tree_is_forked_drawn_and_cut_back(client: PandaStack, own: Sandbox) -> None:
+def test_the_cli_creates_prints_and_prunes_a_fork_tree(client: PandaStack, own: Sandbox) -> None:
     child = run("sandbox", "fork", own.id)
     leaves = run("sandbox", "fork", child, "-n", "3").split()
     assert len(set(leaves)) == 3

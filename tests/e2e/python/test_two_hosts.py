@@ -72,7 +72,7 @@ def is_reachable(platform: ReplicatedPlatform, host: str) -> bool:
     return any(found["id"] == host and found["reachable"] for found in answer["items"])
 
 
-def test_sandboxes_land_on_both_and_a_lost_host_is_shown_as_lost(platform: ReplicatedPlatform) -> None:
+def test_sandboxes_spread_over_two_hosts_and_a_lost_host_is_reported(platform: ReplicatedPlatform) -> None:
     client = platform.client()
     second = SecondAgent(platform)
     made = []
@@ -109,7 +109,7 @@ def test_sandboxes_land_on_both_and_a_lost_host_is_shown_as_lost(platform: Repli
         second.remove()
 
 
-def test_a_database_goes_on_elsewhere_when_its_host_is_lost(platform: ReplicatedPlatform) -> None:
+def test_a_database_on_a_lost_host_can_fail_over(platform: ReplicatedPlatform) -> None:
     client = platform.client()
     second = SecondAgent(platform, "postgres-16")
     made: List[str] = []
@@ -145,7 +145,7 @@ def test_a_database_goes_on_elsewhere_when_its_host_is_lost(platform: Replicated
         second.remove()
 
 
-def test_two_servers_are_one_and_either_may_be_killed(platform: ReplicatedPlatform) -> None:
+def test_two_control_servers_share_state_and_survive_a_kill(platform: ReplicatedPlatform) -> None:
     first, second = platform.controls
     here, there = first.client(), second.client()
     sandbox = here.sandboxes.create(template="base", ttl_seconds=600)

@@ -52,7 +52,7 @@ def is_reached(sandbox: Sandbox) -> bool:
         return False
 
 
-def test_a_new_program_takes_over(platform: Platform) -> None:
+def test_an_upgrade_replaces_the_servers_and_keeps_the_machines(platform: Platform) -> None:
     client = platform.client()
     zygotes = lambda: [pid for pid in platform.machine_pids() if has_open(pid, platform.data_dir / "store/zygotes")]
     platform.await_zygote("base")

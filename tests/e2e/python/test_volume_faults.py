@@ -115,7 +115,7 @@ def kill_machine(platform: Platform, sandbox: Sandbox) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def test_a_killed_machine_loses_nothing_it_acknowledged(platform: Platform) -> None:
+def test_a_machine_kill_loses_no_acknowledged_volume_write(platform: Platform) -> None:
     client = platform.client()
     client.volumes.create("crash", 64)
     sandbox = attach(client, "crash")
@@ -129,7 +129,7 @@ def test_a_killed_machine_loses_nothing_it_acknowledged(platform: Platform) -> N
     client.volumes.delete("crash")
 
 
-def test_a_reader_sees_what_a_killed_machine_had_synced(platform: Platform) -> None:
+def test_a_reader_sees_data_synced_before_a_machine_kill(platform: Platform) -> None:
     """Readers mount without the journal, and what was synced last is only there."""
     client = platform.client()
     client.volumes.create("left", 64)
@@ -144,7 +144,7 @@ def test_a_reader_sees_what_a_killed_machine_had_synced(platform: Platform) -> N
     client.volumes.delete("left")
 
 
-def test_killed_servers_change_nothing(platform: Platform) -> None:
+def test_attached_volumes_survive_server_kills(platform: Platform) -> None:
     client = platform.client()
     client.volumes.create("servers", 64)
     with attach(client, "servers") as sandbox:
@@ -169,7 +169,7 @@ def answers(sandbox: Sandbox) -> bool:
         return False
 
 
-def test_a_sleeper_whose_volume_went_on_is_not_woken(platform: Platform) -> None:
+def test_a_hibernated_sandbox_with_a_changed_volume_is_not_woken(platform: Platform) -> None:
     client = platform.client()
     volume = client.volumes.create("stale", 64)
     with attach(client, "stale") as sandbox:
@@ -210,7 +210,7 @@ def cut_off_wake(platform: Platform, faults: Faults, sandbox: Sandbox, step: str
 
 
 @pytest.mark.parametrize("step", ["launch.recorded", "wake.restored"])
-def test_a_wake_whose_agent_dies_goes_on_with_its_volume(platform: Platform, faults: Faults, step: str) -> None:
+def test_a_wake_interrupted_by_an_agent_kill_keeps_its_volume(platform: Platform, faults: Faults, step: str) -> None:
     client = platform.client()
     client.volumes.create("waking", 64)
     with attach(client, "waking") as sandbox:
@@ -226,7 +226,7 @@ def test_a_wake_whose_agent_dies_goes_on_with_its_volume(platform: Platform, fau
 
 
 @pytest.mark.parametrize("step", ["launch.recorded", "wake.restored"])
-def test_memory_is_not_used_again_once_its_volume_may_have_changed(
+def test_memory_is_not_reused_once_its_volume_may_have_changed(
     platform: Platform, faults: Faults, step: str
 ) -> None:
     """A sandbox that may have run and written: its memory of the file system would destroy the volume."""
@@ -269,7 +269,7 @@ def test_a_wake_whose_machine_dies_fails_with_the_reason(platform: Platform, fau
     client.volumes.delete("ended")
 
 
-def test_a_sleeper_that_writes_no_volume_survives_a_wake_that_was_cut_off(platform: Platform, faults: Faults) -> None:
+def test_a_sandbox_with_a_read_only_volume_survives_an_interrupted_wake(platform: Platform, faults: Faults) -> None:
     client = platform.client()
     client.volumes.create("read", 64)
     with attach(client, "read", read_only=True) as sandbox:
@@ -294,7 +294,7 @@ def nearly_full(platform: Platform, left_bytes: int) -> Iterator[None]:
         filler.unlink()
 
 
-def test_more_than_a_host_may_promise_is_refused_and_leaves_nothing(platform: Platform) -> None:
+def test_a_volume_that_does_not_fit_the_host_is_rejected(platform: Platform) -> None:
     client, config = platform.client(), platform.client_config()
     with nearly_full(platform, RESERVE_BYTES + (64 << 20)):
         # Without the SDK, which would wait for room.
@@ -310,7 +310,7 @@ def test_more_than_a_host_may_promise_is_refused_and_leaves_nothing(platform: Pl
     client.volumes.delete("large")
 
 
-def test_a_full_host_stops_a_writer_and_lets_it_go_on(platform: Platform) -> None:
+def test_a_full_host_disk_pauses_a_writer_until_space_is_freed(platform: Platform) -> None:
     client = platform.client()
     client.volumes.create("full", 256)
     with attach(client, "full") as sandbox:
@@ -330,7 +330,7 @@ def is_xfs_mount(path: Path) -> bool:
     return any(line.split()[1:3] == [str(path), "xfs"] for line in Path("/proc/mounts").read_text().splitlines())
 
 
-def test_a_power_failure_loses_nothing_acknowledged(platform: Platform) -> None:
+def test_a_power_failure_loses_no_acknowledged_write(platform: Platform) -> None:
     """The store's file system stops at once, without writing anything out, as when the power goes. What it has afterwards
     is what was flushed. Last in this file: it ends the platform."""
     store = platform.data_dir / "store"

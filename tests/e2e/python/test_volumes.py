@@ -57,7 +57,7 @@ def test_volume_data_outlives_the_sandbox(client: PandaStack, names: Callable[[s
     assert client.volumes.get(name)["generation"] == 2
 
 
-def test_one_writes_or_many_read(client: PandaStack, names: Callable[[str], str]) -> None:
+def test_a_volume_has_one_writer_or_many_readers(client: PandaStack, names: Callable[[str], str]) -> None:
     name = names("lock")
     client.volumes.create(name, 64)
     with attach(client, name) as writer:
@@ -98,7 +98,7 @@ def test_sleep_and_wake_keep_the_volume(client: PandaStack, names: Callable[[str
         assert run(sandbox, "cat /data/file").split() == ["before", "after"]
 
 
-def test_a_fork_has_a_copy_of_its_own(client: PandaStack, names: Callable[[str], str]) -> None:
+def test_a_fork_gets_its_own_copy_of_the_volume(client: PandaStack, names: Callable[[str], str]) -> None:
     name = names("fork")
     client.volumes.create(name, 64)
     with attach(client, name) as parent:
@@ -116,7 +116,7 @@ def test_a_fork_has_a_copy_of_its_own(client: PandaStack, names: Callable[[str],
         assert client.volumes.get(name)["attached_to"][0]["sandbox_id"] == parent.id
 
 
-def test_a_snapshot_of_a_sandbox_has_its_volume_too(client: PandaStack, names: Callable[[str], str]) -> None:
+def test_a_sandbox_snapshot_includes_its_volume(client: PandaStack, names: Callable[[str], str]) -> None:
     name = names("snap")
     client.volumes.create(name, 64)
     with attach(client, name) as sandbox:
@@ -152,7 +152,7 @@ def test_clones_and_snapshots_of_a_volume_in_use(client: PandaStack, names: Call
         client.volumes.grow(frozen, 128)
 
 
-def test_a_volume_grows_while_it_is_written(client: PandaStack, names: Callable[[str], str]) -> None:
+def test_a_volume_grows_while_attached_or_detached(client: PandaStack, names: Callable[[str], str]) -> None:
     name = names("grow")
     client.volumes.create(name, 32)
     with attach(client, name) as sandbox:
@@ -170,7 +170,7 @@ def test_a_volume_grows_while_it_is_written(client: PandaStack, names: Callable[
         assert int(run(sandbox, "df -m --output=size /data | tail -1")) > 150
 
 
-def test_refusals_are_sentences(client: PandaStack, raw: httpx.Client, names: Callable[[str], str]) -> None:
+def test_bad_volumes_are_rejected(client: PandaStack, raw: httpx.Client, names: Callable[[str], str]) -> None:
     name = names("rules")
     for body in ({"name": "Bad Name", "size_mb": 64}, {"name": name, "size_mb": 8}, {"name": name, "size_mb": 65537}):
         assert error_body(raw.post("/volumes", json=body))["code"] == "bad_request"

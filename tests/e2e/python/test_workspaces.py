@@ -17,7 +17,7 @@ def operator() -> Iterator[PandaStack]:
         yield client
 
 
-def test_a_tenant_is_alone_sleeps_and_comes_back(operator: PandaStack) -> None:
+def test_a_tenant_is_isolated_suspended_and_resumed(operator: PandaStack) -> None:
     name = f"tenant-{os.getpid()}-{int(time.time())}"
     operator.workspaces.create(name, sandboxes=2)
     try:

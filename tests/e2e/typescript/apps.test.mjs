@@ -24,7 +24,7 @@ function page(app, path = "/") {
   });
 }
 
-test("a directory is deployed, looked at and deleted", async (t) => {
+test("a directory is deployed as an app, fetched and deleted", async (t) => {
   const name = `ts${process.pid}${Date.now().toString(36)}`;
   const directory = await mkdtemp(join(tmpdir(), "pandastack-e2e-app-"));
   t.after(() => rm(directory, { recursive: true }));

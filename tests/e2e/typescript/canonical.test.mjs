@@ -49,7 +49,7 @@ test("exec", async () => {
   await assert.rejects(shared.exec("sleep 1234", { timeoutSeconds: 1 }), SandboxTimeout);
 });
 
-test("an aborted call kills its command, unless told otherwise", async () => {
+test("an aborted call kills its command unless killOnAbort is false", async () => {
   const left = "for i in $(seq 100); do pgrep -fx 'sleep 543[12]' || break; sleep 0.1; done";
   for (const seconds of [5431, 5432]) {
     const controller = new AbortController();
@@ -81,7 +81,7 @@ test("execStream by iteration and by callbacks", async () => {
   assert.equal(out.split("\n").length, 1001);
 });
 
-test("a command too long for a plain call goes over the stream", async () => {
+test("a command with a long timeout is streamed", async () => {
   assert.equal((await shared.exec("echo long", { timeoutSeconds: 600 })).stdout, "long\n");
 });
 
@@ -131,7 +131,7 @@ test("errors carry code and request id", async () => {
   await assert.rejects(new PandaStack({ apiKey: "pds_wrong" }).me(), AuthError);
 });
 
-test("trees of files", async () => {
+test("file trees are listed, searched, copied and archived", async () => {
   const files = shared.filesystem;
   await files.write("/srv/ts tree/a/ü.txt", "one\ntwo\n", { mode: 0o600 });
   await files.write("/srv/ts tree/a/ü.txt", "three\n", { append: true });

@@ -33,7 +33,7 @@ async function until(what, probe, seconds = 180) {
   }
 }
 
-test('the SDK queries, branches, looks at backups and deletes', async (t) => {
+test('the SDK queries and branches a database, lists its backups and deletes it', async (t) => {
   const { id } = database;
   assert.equal((await client.databases.get(id)).connectionUrl, database.connection_url);
   assert.ok((await client.databases.list()).some((one) => one.id === id && one.label === 'node' && !one.password));

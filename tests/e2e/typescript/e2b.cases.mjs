@@ -182,7 +182,7 @@ feature("code interpreter: runCode, contexts", "Python; state, results, errors",
   await code.kill();
 });
 
-test("e2b: the document is the outcome of this run", async () => {
+test("e2b: the compatibility table is up to date", async () => {
   const document = new URL("../../../docs/reference/e2b-compatibility.md", import.meta.url);
   const text = await readFile(document, "utf8");
   const rows = ["| TypeScript client | tested |", "|---|---|", ...passed].join("\n");

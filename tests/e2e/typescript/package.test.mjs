@@ -22,7 +22,7 @@ after(async () => {
   await rm(dir, { recursive: true });
 });
 
-test("the tarball works without the clone", { timeout: MS_MAX }, async () => {
+test("the tarball works outside the repository", { timeout: MS_MAX }, async () => {
   const { stdout } = await run("npm", ["pack", "--json", "--ignore-scripts", "--pack-destination", dir], { cwd: SDK });
   const [{ filename, files }] = JSON.parse(stdout);
   const names = files.map((file) => file.path);
@@ -38,7 +38,7 @@ test("the tarball works without the clone", { timeout: MS_MAX }, async () => {
   }
 });
 
-test("a call costs at most 2 ms more than its request", { timeout: MS_MAX }, async () => {
+test("the SDK adds at most 2 ms to a request", { timeout: MS_MAX }, async () => {
   const client = new PandaStack();
   const url = `${client.baseUrl.replace(/\/v1$/, "")}/v1/me`;
   const headers = { Authorization: `Bearer ${process.env.PANDASTACK_API_KEY}` };

@@ -49,7 +49,7 @@ function shown(model) {
   return JSON.parse(JSON.stringify(last.content[0].output.value));
 }
 
-test("a program calls the caller's tools, and their answers stay out of the model's sight", { timeout: MS_MAX }, async () => {
+test("a program calls the caller's tools without showing their results to the model", { timeout: MS_MAX }, async () => {
   const asked = [];
   const tools = {
     orders: tool({
@@ -77,7 +77,7 @@ test("a program calls the caller's tools, and their answers stay out of the mode
   assert.ok(!JSON.stringify(model.doGenerateCalls).includes(SECRET));
 });
 
-test("a program that fails, and one that calls what it may not", { timeout: MS_MAX }, async () => {
+test("calling an unavailable tool reports the output and the error", { timeout: MS_MAX }, async () => {
   const model = scripted({ tool: "run_program", code: "print('before'); tools.delete_everything()" }, "Sorry.");
   await ask(model, "?", { sandbox, tools: {} });
   const { printed, error } = shown(model);
@@ -85,7 +85,7 @@ test("a program that fails, and one that calls what it may not", { timeout: MS_M
   assert.match(error, /AttributeError.*delete_everything/s);
 });
 
-test("the interpreter remembers from one call to the next", { timeout: MS_MAX }, async () => {
+test("the interpreter keeps its state between calls", { timeout: MS_MAX }, async () => {
   const model = scripted({ tool: "run_code", code: "x = 41" }, { tool: "run_code", code: "print('hi')\nx + 1" }, "42");
   await ask(model, "?", { sandbox, tools: {} });
   assert.deepEqual(shown(model), { stdout: "hi\n", stderr: "", value: "42" });

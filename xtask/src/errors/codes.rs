@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_read_from_their_documentation() {
+    fn error_codes_are_parsed_from_doc_comments() {
         let source = "error_codes! {
             /// It is
             /// wrong.

@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_passed_on_is_found() {
+    fn an_error_message_passed_as_an_argument_is_found() {
         check(
             r#"fn a() {
                 let refuse = |why: &str| Error::bad_request(format!("`{field}` {why}"));
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn enums_have_the_codes_that_a_match_gives_them() {
+    fn error_enum_codes_are_read_from_match_arms() {
         check(
             r#"enum Refused {
                 #[error("`{0}` is too large")] Large(String),

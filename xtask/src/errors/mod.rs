@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sources_have_areas() {
+    fn source_files_map_to_error_areas() {
         let check = |path: &str, expect: Option<&str>| assert_eq!(area(Path::new(path)).as_deref(), expect);
         check("crates/pandastack-control/src/apps/check.rs", Some("apps"));
         check("crates/pandastack-apps/src/check.rs", Some("apps"));

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_control_file_has_one_field_a_line() {
+    fn a_control_file_has_one_field_per_line() {
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let control = control("1.2.3", "42", &names(&["qemu-system-x86", "xfsprogs"]), &names(&["npm"]));
         let fields: Vec<&str> = control

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_linked_is_listed() {
+    fn the_sbom_lists_only_linked_packages() {
         let metadata = Metadata {
             packages: vec![
                 package("pandastack", None),

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn busy_is_what_is_not_idle() {
+    fn processor_load_excludes_idle_time() {
         let before = Processors::read("cpu  10 0 10 70 10 0 0 0 5 0\ncpu0 1 2 3 4\n");
         assert_eq!(before, Processors { idle: 80, all: 100 });
         let later = Processors::read("cpu  70 0 30 80 20 0 0 0 9 0\n");

@@ -213,7 +213,7 @@ test result: ok. 10 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fin
 ";
 
     #[test]
-    fn cargo_is_read() {
+    fn cargo_test_output_is_parsed() {
         let counts = of_cargo(CARGO);
         assert_eq!(counts.reasons, ["b: skipped: b (no KVM here)", "1 ignored by their authors"]);
         assert_eq!(counts.failures, ["c"]);
@@ -221,7 +221,7 @@ test result: ok. 10 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fin
     }
 
     #[test]
-    fn a_failed_test_that_speaks_of_skipping_is_a_failure() {
+    fn a_failed_test_that_prints_skipped_is_a_failure() {
         let output = "\
 running 2 tests
 test a ... ok
@@ -252,7 +252,7 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
     }
 
     #[test]
-    fn cases_of_a_test_are_counted() {
+    fn cases_within_a_test_are_counted() {
         let output = "\
 running 1 test
 test engine_conforms ... FAILED
@@ -277,7 +277,7 @@ test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
     }
 
     #[test]
-    fn pytest_is_read() {
+    fn pytest_output_is_parsed() {
         check(of_pytest("....\n4 passed in 0.10s\n"), 4, 0, 0);
         let text = "SKIPPED [1] test_a.py:3: no network\nFAILED test_a.py::b - assert 1 == 2\n=== 1 failed, 4 passed, 1 skipped, 1 error in 2.0s ===\n";
         assert_eq!(of_pytest(text).reasons, ["[1] test_a.py:3: no network"]);
@@ -287,14 +287,14 @@ test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
     }
 
     #[test]
-    fn node_is_read() {
+    fn node_test_output_is_parsed() {
         check(of_node("# tests 5\n# pass 3\n# fail 1\n# cancelled 0\n# skipped 1\n# todo 0\n"), 3, 1, 1);
         assert_eq!(of_node("ok 1 - a\n    not ok 2 - b\n# pass 1\n# fail 1\n").failures, ["2 - b"]);
         check(of_node("ℹ tests 5\nℹ pass 5\nℹ fail 0\n"), 5, 0, 0);
     }
 
     #[test]
-    fn a_crash_is_a_failure() {
+    fn a_crashed_test_run_counts_as_a_failure() {
         check(Counts::default().with_status(false), 0, 1, 0);
         check(Counts::one(false).with_status(false), 0, 1, 0);
     }

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_of_locks_are_named() {
+    fn lock_changes_are_listed() {
         let before = of_lock(
             "[debian.a]\nversion = \"1\"\n[debian.gone]\nversion = \"1\"\n[python.b]\nversion = \"2\"\n",
         );
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn every_lock_of_the_catalogue_is_read() {
+    fn every_template_lock_is_parsed() {
         for name in LOCKED {
             assert!(!versions(&tree::root().join("templates").join(name)).unwrap().is_empty(), "{name}");
         }

@@ -90,14 +90,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_read() {
+    fn test_files_are_parsed_from_the_pytest_listing() {
         let listed = "test_a.py::one\ntest_a.py::two[x::y]\ntest_b.py::one\n\n3/9 tests collected (6 deselected) in 0.1s\n";
         assert_eq!(files_of(listed), ["tests/e2e/python/test_a.py", "tests/e2e/python/test_b.py"]);
         assert!(files_of("no tests collected\n").is_empty());
     }
 
     #[test]
-    fn the_time_of_the_last_run_is_read() {
+    fn the_duration_of_the_last_run_is_parsed() {
         assert_eq!(seconds_of("23 passed, 1 skipped in 251.34s (0:04:11)"), Some(251));
         assert_eq!(seconds_of("5 passed in 47.85s"), Some(47));
         assert_eq!(seconds_of("SKIPPED [1] waits in 1.5s"), None);

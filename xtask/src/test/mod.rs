@@ -8,7 +8,7 @@
 //! summary is kept beside the logs.
 //!
 //! `--full` adds what takes many minutes. Its end-to-end tests are listed with their reasons in
-//! `tests/e2e/python/full_only.py`; of the Rust tests it adds `every_slot_of_a_host_is_made_for_real`.
+//! `tests/e2e/python/full_only.py`; of the Rust tests it adds `every_slot_of_a_host_is_created`.
 
 mod busy;
 mod counts;

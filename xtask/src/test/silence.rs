@@ -98,14 +98,14 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_prints_is_left_alone() {
+    fn a_program_that_prints_is_not_killed() {
         let watch = Watch::begin(std::process::id(), Duration::from_secs(600));
         watch.line();
         assert!(!watch.end());
     }
 
     #[test]
-    fn names_may_have_parentheses() {
+    fn process_names_may_contain_parentheses() {
         assert_eq!(parent_in("12 (a) b) S 7 12 12 0"), Some(7));
         assert_eq!(parent_in("rubbish"), None);
     }

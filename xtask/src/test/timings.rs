@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn times_of_cargos_tests_are_told_from_their_ends() {
+    fn cargo_test_durations_are_derived_from_end_times() {
         let printed = [
             (0, "     Running unittests src/lib.rs (target/release/deps/pandastack_net-0a1b)"),
             (10, "running 4 tests"),
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn times_of_pytest_are_read() {
+    fn pytest_durations_are_parsed() {
         let output = "12.50s call     test_a.py::test_b[x y]\n0.50s setup    test_a.py::test_b[x y]\n\
                       1.00s teardown test_c.py::test_d\n4 passed in 20.00s\n3s call\n";
         assert_eq!(
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn times_of_node_are_read() {
+    fn node_test_durations_are_parsed() {
         let tap = "# Subtest: a\nok 1 - a\n  ---\n  duration_ms: 12.5\n  type: 'test'\n  ...\n\
                    not ok 2 - b\n  ---\n  duration_ms: 7\n  type: 'suite'\n  ...\n# duration_ms 99\n";
         assert_eq!(times(&of_node(tap)), [("a", 12)]);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slowest_are_shown() {
+    fn the_slowest_tests_are_shown() {
         let timing = |n: u64| Timing { name: format!("test {n}"), took: Duration::from_secs(n) };
         let timings = Timings { suites: Vec::new(), tests: (0..=12).map(timing).collect() };
         let table = timings.tables();

@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_allowance_is_exact() {
+    fn an_allowance_must_match_the_exact_count() {
         let places = vec!["a.rs:1".to_owned(), "a.rs:2".to_owned()];
         assert_eq!(problem("rule", 2, &places, "table.rs"), None);
         let more = problem("rule", 1, &places, "table.rs").unwrap();

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_with_its_cause_is_found() {
+    fn an_error_message_repeating_its_cause_is_found() {
         for text in [
             "#[derive(Error)] enum E { #[error(\"{action}: {source}\")] Io { action: u8, source: Io } }",
             "#[derive(Error)] enum E { #[error(\"{action}: {reason:?}\")] Io { #[source] reason: Io } }",
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_allowed() {
+    fn error_texts_without_their_cause_are_allowed() {
         for text in [
             "enum E { #[error(transparent)] Io(#[from] Io) }",
             "enum E { #[error(\"cannot {action}\")] Io { action: u8, source: Io } }",

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_claim_without_its_test_is_a_problem() {
+    fn a_security_claim_without_a_test_is_reported() {
         let mut tests = Tests::default();
         tests.read("    async fn one_is_safe() {\ndef test_two(a: int):\n");
         let page = "| attacker | asset | wall | test |\n|---|---|---|---|\n\

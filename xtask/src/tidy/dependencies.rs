@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn crates_are_judged() {
+    fn disallowed_crates_are_reported() {
         let with = |more: Vec<Package>| {
             let needed = vec![package("old", "0.1.9"), package("old", "0.2.0")];
             needed.into_iter().chain(more).collect::<Vec<_>>()

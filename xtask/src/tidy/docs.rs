@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_followed() {
+    fn broken_links_and_unlinked_pages_are_reported() {
         let index = "[A](docs/how-to/a.md) [B](docs/how-to/a.md#the-x-y) [web](https://example.com)";
         let page = "```sh\nx\n```\n# The `x`, y\n[up](../../README.md)";
         check(&[("README.md", index), ("docs/how-to/a.md", page)], &[]);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_runs_or_says_why_not() {
+    fn a_code_block_is_tested_or_states_a_reason() {
         for good in ["sh", "python", "text", "sh no-test: needs root", "ts tested-by: xtask/src/main.rs"] {
             assert_eq!(fence_problem(good), None, "{good}");
         }

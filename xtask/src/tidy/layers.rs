@@ -70,7 +70,7 @@ pub fn problems() -> Result<Vec<String>> {
 fn dependencies(service: &str, manifest: &str) -> Result<Vec<String>> {
     let manifest: Table =
         toml::from_str(manifest).with_context(|| format!("parse the manifest of {service}"))?;
-    let named = manifest.get("dependencies").and_then(|table| table.as_table()).into_iter().flatten();
+    let named = dependency_tables(&manifest).into_iter().flatten();
     let is_closed = |name: &str| name != service && SERVICES.iter().chain(&ABOVE).any(|one| *one == name);
     let closed = named.map(|(name, _)| name).filter(|name| is_closed(name));
     Ok(closed
@@ -80,6 +80,15 @@ fn dependencies(service: &str, manifest: &str) -> Result<Vec<String>> {
             )
         })
         .collect())
+}
+
+/// All tables of dependencies: of the crate, its tests and its build script, also for some targets only.
+fn dependency_tables(manifest: &Table) -> Vec<&Table> {
+    const KINDS: [&str; 3] = ["dependencies", "dev-dependencies", "build-dependencies"];
+    let targets = manifest.get("target").and_then(|table| table.as_table());
+    let targets = targets.into_iter().flatten().filter_map(|(_, target)| target.as_table());
+    let parts = targets.chain([manifest]);
+    parts.flat_map(|part| KINDS.iter().filter_map(|kind| part.get(*kind)?.as_table())).collect()
 }
 
 /// Every path into the core that leads elsewhere than to its border, with its file.
@@ -112,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_names_the_border_of_the_core_and_nothing_else() {
+    fn a_service_uses_only_the_public_core_interface() {
         assert!(!crossing(&[CORE, "machines", "Machines"]));
         assert!(!crossing(&[CORE, "volumes", "owned", "OwnedVolumes"]));
         assert!(!crossing(&["pandastack_store", "Sandboxes"]));
@@ -129,6 +138,10 @@ mod tests {
         assert_eq!(of_apps("pandastack-store"), [""; 0]);
         assert_eq!(of_apps("pandastack-functions").len(), 1);
         assert_eq!(of_apps("pandastack-control").len(), 1);
+        let of_tests = "[dev-dependencies]\npandastack-functions.workspace = true\n";
+        assert_eq!(dependencies("pandastack-apps", of_tests).unwrap().len(), 1);
+        let of_linux = "[target.'cfg(unix)'.dependencies]\npandastack-functions.workspace = true\n";
+        assert_eq!(dependencies("pandastack-apps", of_linux).unwrap().len(), 1);
     }
 
     #[test]

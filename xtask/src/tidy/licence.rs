@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn expressions_are_read() {
+    fn licence_expressions_are_evaluated() {
         check("MIT", true);
         check("GPL-3.0", false);
         check("GPL-3.0 OR MIT", true);

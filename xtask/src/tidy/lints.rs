@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crates_own_list_has_the_workspaces_entries() {
+    fn a_crate_lint_config_contains_the_workspace_entries() {
         let whole = "allow = true\nmethods = [{ path = \"a\" }, { path = \"b\" }, { path = \"c\" }]\n";
         let lacking = "allow = true\nmethods = [{ path = \"b\" }, { path = \"c\" }]\n";
         check(&[whole, whole], &[]);

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_only_shrinks() {
+    fn the_table_of_long_files_may_only_shrink() {
         let mut long = LongFiles::default();
         for (path, lines) in [("a.rs", 401), ("b.py", 450), ("c.ts", 400), ("d.md", 500)] {
             long.read(Path::new(path), &"x\n".repeat(lines));

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_line_with_a_phrase_is_found() {
+    fn every_line_with_a_banned_phrase_is_found() {
         let (phrase, ..) = PHRASES[0];
         let mut phrases = Phrases::default();
         phrases.read(Path::new("a.md"), &format!("x\nIt is {}.\n", phrase.to_uppercase()));

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_checked() {
+    fn text_rules_are_enforced() {
         check("a/b.rs", "fn main() {}\n", 0);
         check("a/utils.rs", "", 1);
         check("a/b.rs", &format!("// {}: later\n", unfinished()[0]), 1);

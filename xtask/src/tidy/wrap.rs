@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_stays() {
+    fn other_lines_are_not_wrapped() {
         let wide = words(24);
         for start in ["/// | ", "/// # ", "///     ", "// a  b ", "let x = 1; // "] {
             let text = format!("fn f() {{\n{start}{wide}\nlet y = 1;\n}}\n");
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn no_line_begins_with_a_bullet() {
+    fn wrapped_lines_never_start_with_a_bullet() {
         let text = format!("// {} word - end of it all and more\n", words(19));
         let wrapped = comments(&text).unwrap();
         assert!(wrapped.lines().count() == 2 && !wrapped.contains("// -"), "{wrapped}");

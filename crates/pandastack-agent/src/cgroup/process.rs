@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernel_threads_in_a_group_are_left_alone() {
+    fn kernel_threads_are_recognized() {
         assert!(has_kernel_flag("806 (kvm-pit/802) S 2 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 90795"));
         assert!(!has_kernel_flag(
             "802 (fire) S 2 (cracker) S 1 802 802 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 3 0"

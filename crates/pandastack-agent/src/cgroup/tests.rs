@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn a_v2_host_gets_one_group_with_its_limits() {
+fn a_cgroup_v2_host_creates_one_group_with_limits() {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("cgroup.controllers"), "cpu memory pids").unwrap();
     let cgroups = Cgroups::open_at(root.path(), "test").unwrap();
@@ -31,7 +31,7 @@ fn a_v2_host_gets_one_group_with_its_limits() {
 }
 
 #[test]
-fn machines_are_in_the_group_of_their_workspace() {
+fn machines_are_placed_in_the_cgroup_of_their_workspace() {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("cgroup.controllers"), "cpu memory pids").unwrap();
     let cgroups = Cgroups::open_at(root.path(), "test").unwrap();
@@ -83,8 +83,8 @@ fn spinning(group: &Cgroup, script: &str) -> std::process::Child {
 
 /// Five machines that want the same processor, four of them of one workspace.
 #[test]
-fn a_workspace_gains_nothing_by_more_machines() {
-    let Some(cgroups) = real_cgroups("a_workspace_gains_nothing_by_more_machines") else { return };
+fn a_workspace_gains_no_cpu_share_from_more_machines() {
+    let Some(cgroups) = real_cgroups("a_workspace_gains_no_cpu_share_from_more_machines") else { return };
     let machines = [("many", "m1"), ("many", "m2"), ("many", "m3"), ("many", "m4"), ("few", "m5")];
     let spin = "exec taskset -c 0 sh -c 'while :; do :; done'";
     let mut running = Vec::new();

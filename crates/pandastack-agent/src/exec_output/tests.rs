@@ -46,7 +46,7 @@ async fn body_of(response: Response) -> Vec<u8> {
 
 /// All bytes as they would be read at once, however they come and wherever blocks end.
 #[tokio::test]
-async fn an_answer_in_pieces_is_the_whole_text() {
+async fn exec_output_in_chunks_is_returned_whole() {
     let samples: [&[u8]; 5] =
         ["a€🦀\"\\\n\u{8}\u{c}\u{1f}\u{7f}é".as_bytes(), b"\0\x01\x02", b"\xf0\x9f\xa6", b"\xff\xc3", b""];
     for (sample, count, cut) in samples.iter().flat_map(|sample| [(sample, 1, 7), (sample, 40_000, 3001)]) {
@@ -65,7 +65,7 @@ async fn an_answer_in_pieces_is_the_whole_text() {
 }
 
 #[tokio::test]
-async fn output_beyond_a_limit_is_dropped_from_there_on() {
+async fn output_stays_truncated_once_a_limit_is_reached() {
     let held = Arc::default();
     let mut other = lease(&held, "s");
     other.take(OUTPUT_BYTES_HELD_PER_SANDBOX_MAX - BLOCK_BYTES).unwrap();
@@ -87,7 +87,7 @@ async fn output_beyond_a_limit_is_dropped_from_there_on() {
 }
 
 #[tokio::test]
-async fn of_output_whose_end_is_wanted_the_end_is_kept() {
+async fn tail_output_keeps_only_the_end() {
     for (count, wanted) in [(10, 1000), (100_000, 1000), (400_000, 150_000), (2, 1)] {
         let held: Arc<HeldOutput> = Arc::default();
         let text: String = (0..count).map(|number| format!("{number}é\n")).collect();
@@ -171,7 +171,7 @@ fn peak_bytes() -> u64 {
 /// Eight commands in two sandboxes write all they can, as NULs, which are six bytes each in JSON. Some
 /// of the answers are read, the others are left alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commands_that_write_nuls_hold_no_more_than_their_budget() {
+async fn output_of_nul_bytes_stays_within_its_memory_budget() {
     let held: Arc<HeldOutput> = Arc::default();
     let sandboxes = [sandbox(&held, "one").await, sandbox(&held, "two").await];
     // Writing 5 sets the peak to the present size.

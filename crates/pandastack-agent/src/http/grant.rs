@@ -160,7 +160,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(20);
 
     #[tokio::test]
-    async fn a_guest_may_answer_after_the_edges_last_byte_until_it_is_gone() {
+    async fn a_guest_may_respond_after_the_edge_half_closes() {
         let (mut edge, edge_side) = duplex(64);
         let (mut guest, guest_side) = duplex(64);
         let is_awake = Arc::new(AtomicBool::new(true));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_tunnel_ends_with_both_its_sides() {
+    async fn a_tunnel_ends_when_both_sides_close() {
         let (mut edge, edge_side) = duplex(64);
         let (mut guest, guest_side) = duplex(64);
         let carried = tokio::spawn(relay(edge_side, guest_side, || true, Duration::from_millis(10)));

@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_character_cut_in_two_comes_out_whole() {
+    fn a_split_character_is_reassembled() {
         let mut tail = "a€".as_bytes()[..2].to_vec();
         assert_eq!(take_whole_characters(&mut tail), "a");
         tail.extend_from_slice(&"€".as_bytes()[1..]);

@@ -124,13 +124,13 @@ mod tests {
     }
 
     #[test]
-    fn a_process_runs_until_it_ends_unless_told() {
+    fn a_process_has_no_timeout_by_default() {
         assert_eq!(request(r#"{"cmd":"x"}"#).unwrap().spec.timeout_ms, None);
         assert_eq!(request(r#"{"cmd":"x","timeout_seconds":2}"#).unwrap().spec.timeout_ms, Some(2000));
     }
 
     #[test]
-    fn a_terminal_needs_no_command_and_has_a_size() {
+    fn a_terminal_requires_a_valid_size_but_no_command() {
         assert!(request("{}").is_err());
         let shell = request(r#"{"pty":{"rows":24,"cols":80}}"#).unwrap();
         assert_eq!(shell.spec.command, Command::Shell(LOGIN_SHELL.to_owned()));
@@ -151,14 +151,14 @@ mod tests {
     }
 
     #[test]
-    fn input_opens_standard_input() {
+    fn stdin_fields_open_standard_input() {
         assert!(!request(r#"{"cmd":"x"}"#).unwrap().spec.stdin);
         assert!(request(r#"{"cmd":"x","stdin":""}"#).unwrap().spec.stdin);
         assert!(request(r#"{"cmd":"x","stdin_open":true}"#).unwrap().spec.stdin);
     }
 
     #[test]
-    fn a_tag_is_bounded() {
+    fn process_tag_length_is_limited() {
         let tagged = |bytes: usize| request(&format!(r#"{{"cmd":"x","tag":"{}"}}"#, "t".repeat(bytes)));
         assert!(tagged(limits::PROCESS_TAG_BYTES_MAX).is_ok());
         assert!(tagged(limits::PROCESS_TAG_BYTES_MAX + 1).is_err());

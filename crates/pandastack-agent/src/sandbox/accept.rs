@@ -69,21 +69,21 @@ mod tests {
     }
 
     #[test]
-    fn a_sleeper_wakes_for_use_and_not_for_copies() {
+    fn a_hibernated_sandbox_wakes_only_for_use() {
         check(SandboxState::Hibernated, Request::Use, Verdict::Wake);
         check(SandboxState::Hibernated, Request::Fork, Verdict::FromSleep);
         check(SandboxState::Hibernated, Request::Snapshot, Verdict::FromSleep);
     }
 
     #[test]
-    fn repeating_a_request_is_harmless() {
+    fn repeated_lifecycle_requests_are_idempotent() {
         check(SandboxState::Paused, Request::Pause, Verdict::Already);
         check(SandboxState::Running, Request::Wake, Verdict::Already);
         check(SandboxState::Hibernated, Request::Hibernate, Verdict::Already);
     }
 
     #[test]
-    fn the_dead_serve_nobody() {
+    fn failed_and_deleted_sandboxes_refuse_requests() {
         for state in [SandboxState::Failed, SandboxState::Stopping, SandboxState::Deleted] {
             for request in [Request::Use, Request::Wake, Request::Fork, Request::Snapshot, Request::Hibernate]
             {

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn grants_are_bounded_and_closed_ones_do_not_count() {
+    fn open_grants_are_limited_and_closed_ones_do_not_count() {
         let mut grants = Grants::default();
         let mut ends: Vec<_> = (0..GRANTS_MAX).map(|_| open(&mut grants).unwrap()).collect();
         assert!(open(&mut grants).is_err());

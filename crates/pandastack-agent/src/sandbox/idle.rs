@@ -97,10 +97,16 @@ impl Driver {
         let is_idle = self.idle_limit().is_some()
             && self.activity.idle() >= RELIEF_IDLE_MIN
             && self.lease_left().is_zero();
-        if !is_idle && !self.record.sleeps_in_memory() {
+        let failed_lately = self.asleep_since > Instant::now();
+        if failed_lately || (!is_idle && !self.record.sleeps_in_memory()) {
             return Ok(false);
         }
-        self.hibernate(Keep::Memory).await.map(|()| true)
+        let done = self.hibernate(Keep::Memory).await;
+        if done.is_err() {
+            self.activity.touch();
+            self.asleep_since = Instant::now() + RETRY_AFTER;
+        }
+        done.map(|()| true)
     }
 
     fn idle_limit(&self) -> Option<Duration> {
@@ -139,26 +145,26 @@ mod tests {
     }
 
     #[test]
-    fn traffic_is_looked_for_also_in_a_sandbox_that_never_sleeps() {
+    fn sandboxes_that_never_sleep_are_checked_for_traffic_too() {
         check(None, u64::MAX, 0, CHECK_MAX);
         check(None, u64::MAX, 20, Duration::from_secs(10));
     }
 
     #[test]
-    fn requests_that_are_no_use_do_not_put_a_look_off() {
+    fn requests_do_not_postpone_the_next_idle_check() {
         check(Some(40), 35, 4, Duration::from_secs(6));
         check(Some(40), 35, 50, CHECK_MIN);
     }
 
     #[test]
-    fn the_end_of_the_idle_time_is_not_slept_through() {
+    fn the_next_idle_check_is_not_later_than_the_idle_timeout() {
         check(Some(40), 3, 0, Duration::from_secs(3));
         check(Some(4000), 4000, 0, CHECK_MAX);
         check(Some(0), 0, 0, CHECK_MIN);
     }
 
     #[test]
-    fn following_the_log_of_a_database_does_not_keep_it_awake_and_little_more_does() {
+    fn the_idle_noise_bound_just_exceeds_wal_follower_traffic() {
         /// A status, its answer and an acknowledgement, with the headers of each.
         const ROUND_BYTES: u64 = 105 + 89 + 66;
         const ROUND_SECONDS: u64 = 10;

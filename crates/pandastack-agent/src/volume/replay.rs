@@ -75,7 +75,7 @@ impl Drop for ReplayGuard {
 /// Replays the journal of an image before it is mounted read-only, as an otherwise unused user.
 pub(super) fn replay_left(image: &Path, id: &VolumeId, uid: u32) -> Result<()> {
     let look = OpenOptions::new().read(true).open(image).and_then(|file| needs_replay(&file));
-    if !look.map_err(AgentError::io("look at", image))? {
+    if !look.map_err(AgentError::io("read the metadata of", image))? {
         return Ok(());
     }
     // Where a machine has it open nothing is replayed under it: a writer refuses readers anyway, and next to a reader one sees what that sees.
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_that_was_left_is_replayed_before_its_image_is_only_read() {
+    fn a_leftover_journal_is_replayed_before_read_only_use() {
         if !rustix::process::geteuid().is_root() {
             return eprintln!("skipped: only root gives an image away");
         }
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_whose_journal_is_empty_is_left_alone() {
+    fn an_image_with_an_empty_journal_is_unchanged() {
         let dir = tempfile::tempdir().unwrap();
         let (path, id) = (dir.path().join("image"), VolumeId::random());
         image(&path, false);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_system_is_refused_with_what_to_do() {
+    fn an_unreplayable_volume_is_rejected_with_a_hint() {
         let dir = tempfile::tempdir().unwrap();
         let (path, id) = (dir.path().join("image"), VolumeId::random());
         let mut bytes = vec![0; 1 << 20];
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_of_one_volume_take_turns_and_those_of_others_do_not_wait() {
+    fn journal_replays_are_serialized_per_volume() {
         let (id, other) = (VolumeId::random(), VolumeId::random());
         let turn = ReplayGuard::take(&id);
         drop(ReplayGuard::take(&other));

@@ -130,22 +130,22 @@ async fn check_archive(kind: &str) {
 }
 
 #[tokio::test]
-async fn an_archive_is_kept_in_s3() {
+async fn an_archive_is_stored_in_s3() {
     check_archive("s3").await;
 }
 
 #[tokio::test]
-async fn an_archive_is_kept_in_googles_store() {
+async fn an_archive_is_stored_in_google_cloud_storage() {
     check_archive("gs").await;
 }
 
 #[tokio::test]
-async fn an_archive_is_kept_in_azures_store() {
+async fn an_archive_is_stored_in_azure_blob_storage() {
     check_archive("az").await;
 }
 
 #[tokio::test]
-async fn googles_key_file_may_be_named_as_googles_own_tools_name_it() {
+async fn google_application_credentials_names_the_key_file() {
     let Some(mut bucket) = Bucket::start("gs") else { return };
     for (name, _) in bucket.settings.iter_mut().filter(|(name, _)| name == "google_service_account") {
         "google_application_credentials".clone_into(name);
@@ -171,11 +171,11 @@ async fn check_refusal(kind: &str, wrong: (&str, &str)) {
 }
 
 #[tokio::test]
-async fn googles_store_refuses_strangers() {
+async fn google_storage_rejects_invalid_credentials() {
     check_refusal("gs", ("google_bearer_token", "e30.e30.AAAA")).await;
 }
 
 #[tokio::test]
-async fn azures_store_refuses_strangers() {
+async fn azure_blob_storage_refuses_wrong_credentials() {
     check_refusal("az", ("azure_storage_account_key", "AAAA")).await;
 }

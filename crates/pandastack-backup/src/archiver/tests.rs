@@ -259,7 +259,7 @@ impl Store {
 }
 
 #[tokio::test]
-async fn an_archive_that_is_away_is_named_until_it_is_back() {
+async fn an_unreachable_archive_is_reported_until_it_recovers() {
     let store = Store::new();
     let server = Arc::new(FakeServer::default());
     server.write(100_000);
@@ -295,7 +295,7 @@ async fn await_refused(server: &FakeServer, archiver: &Archiver, times: usize) {
 }
 
 #[tokio::test]
-async fn log_that_is_not_archived_is_named_also_while_its_server_sleeps() {
+async fn unarchived_wal_is_reported_even_while_the_server_sleeps() {
     let store = Store::new();
     let server = Arc::new(FakeServer::default());
     server.write(100_000);
@@ -325,7 +325,7 @@ async fn log_that_is_not_archived_is_named_also_while_its_server_sleeps() {
 }
 
 #[tokio::test]
-async fn an_archive_that_was_never_seen_is_named_also_while_its_server_sleeps() {
+async fn an_unreachable_archive_is_reported_while_its_server_sleeps() {
     let store = Store::new();
     let server = Arc::new(FakeServer::default());
     server.write(100_000);
@@ -347,7 +347,7 @@ async fn an_archive_that_was_never_seen_is_named_also_while_its_server_sleeps() 
 }
 
 #[tokio::test]
-async fn a_server_that_sleeps_with_all_its_log_archived_is_no_failure() {
+async fn a_fully_archived_sleeping_server_is_not_failing() {
     let store = Store::new();
     let server = Arc::new(FakeServer::default());
     server.write(100_000);
@@ -361,7 +361,7 @@ async fn a_server_that_sleeps_with_all_its_log_archived_is_no_failure() {
 }
 
 #[test]
-fn an_archive_that_is_away_for_ten_minutes_is_tried_for_all_that_time() {
+fn an_unreachable_archive_is_retried_with_bounded_backoff() {
     let (mut pause, mut waited, mut tries) = (RETRY_WAIT, Duration::ZERO, 0);
     while waited < Duration::from_secs(600) {
         pause = longer(pause);

@@ -27,7 +27,7 @@ async fn entries(archive: &Archive) -> Vec<Entry> {
 }
 
 #[tokio::test]
-async fn pieces_are_merged_and_become_a_segment() {
+async fn wal_pieces_are_merged_into_segments() {
     let archive = archive();
     let mut writer = LogWriter::begin(archive.clone(), Timeline(1), Lsn(START.0 + 77));
     let pieces = MERGE_PIECES as u64 * MERGE_PIECES as u64 + 3;
@@ -47,7 +47,7 @@ async fn pieces_are_merged_and_become_a_segment() {
 }
 
 #[tokio::test]
-async fn a_new_writer_goes_on_where_the_archive_ends() {
+async fn a_new_log_writer_resumes_at_the_archive_end() {
     let archive = archive();
     assert!(LogWriter::resume(&archive).await.unwrap().is_none());
     let mut writer = LogWriter::begin(archive.clone(), Timeline(1), START);
@@ -66,7 +66,7 @@ async fn a_new_writer_goes_on_where_the_archive_ends() {
 }
 
 #[test]
-fn only_the_second_answer_says_that_there_is_no_more() {
+fn wal_is_complete_up_to_the_response_before_an_idle_one() {
     let mut writer = LogWriter::begin(archive(), Timeline(1), START);
     let at = |second| Timestamp::from_second(second).unwrap();
     writer.note_answer(at(10));
@@ -79,7 +79,7 @@ fn only_the_second_answer_says_that_there_is_no_more() {
 }
 
 #[tokio::test]
-async fn another_log_is_refused() {
+async fn a_diverged_log_is_refused() {
     let archive = archive();
     let mut writer = LogWriter::begin(archive.clone(), Timeline(1), START);
     write(&mut writer, 1000).await;
@@ -97,7 +97,7 @@ async fn another_log_is_refused() {
 }
 
 #[tokio::test]
-async fn what_an_interrupted_merge_left_does_no_harm() {
+async fn leftovers_of_an_interrupted_merge_are_harmless() {
     let archive = archive();
     let mut writer = LogWriter::begin(archive.clone(), Timeline(1), START);
     write(&mut writer, 1000).await;
@@ -116,7 +116,7 @@ async fn what_an_interrupted_merge_left_does_no_harm() {
 }
 
 #[tokio::test]
-async fn the_next_timeline_begins_with_its_whole_segment() {
+async fn a_new_timeline_starts_at_its_segment_boundary() {
     let archive = archive();
     let mut writer = LogWriter::begin(archive.clone(), Timeline(1), START);
     write(&mut writer, 1000).await;

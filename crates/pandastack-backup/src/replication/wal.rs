@@ -134,7 +134,7 @@ impl StreamEnd {
             Some([Some(timeline), Some(lsn), ..]) => {
                 let parsed = timeline.parse().ok().zip(lsn.parse().ok());
                 let (timeline, lsn) =
-                    parsed.ok_or_else(|| unexpected_response(COMMAND, "a next timeline that is none"))?;
+                    parsed.ok_or_else(|| unexpected_response(COMMAND, "an invalid next timeline"))?;
                 Some((Timeline(timeline), lsn))
             }
             _ => None,
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_read() {
+    fn wal_messages_are_parsed() {
         let mut data = vec![b'w'];
         data.extend_from_slice(&16_u64.to_be_bytes());
         data.extend_from_slice(&20_u64.to_be_bytes());

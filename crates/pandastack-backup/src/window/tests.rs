@@ -45,7 +45,7 @@ fn catalog(bases: &[BaseBackup], log: &[Entry], until: i64) -> Catalog {
 }
 
 #[test]
-fn pieces_cover_a_segment_in_the_fewest() {
+fn a_segment_is_covered_by_the_fewest_pieces() {
     let check = |pieces: &[(u32, u32)], expected: &[(u32, u32)]| {
         let segment = Segment { timeline: Timeline(1), number: 1 };
         let pieces: Vec<_> =
@@ -61,7 +61,7 @@ fn pieces_cover_a_segment_in_the_fewest() {
 }
 
 #[test]
-fn the_window_goes_from_the_first_base_to_the_end_of_the_log() {
+fn the_restore_window_spans_the_first_base_to_the_end_of_wal() {
     let log = [segment(1, 1), segment(1, 2), piece(1, 3, 0, 500), piece(1, 3, 500, 700)];
     let window = catalog(&[base(1, 100), base(2, 200)], &log, 300).window();
     assert_eq!((window.earliest(), window.latest()), (Some(at(100)), Some(at(300))));
@@ -71,7 +71,7 @@ fn the_window_goes_from_the_first_base_to_the_end_of_the_log() {
 }
 
 #[test]
-fn a_base_counts_when_its_log_is_there() {
+fn a_base_backup_is_restorable_only_with_its_log() {
     let check = |log: &[Entry], counts: bool| {
         let plan = catalog(&[base(1, 100)], log, 300).plan_restore(Target::Latest);
         assert_eq!(plan.is_ok(), counts, "{log:?}: {plan:?}");
@@ -84,7 +84,7 @@ fn a_base_counts_when_its_log_is_there() {
 }
 
 #[test]
-fn targets_find_their_base_or_a_sentence() {
+fn restore_targets_select_a_base_backup_or_an_error() {
     let log = [segment(1, 1), segment(1, 2), piece(1, 3, 0, 500)];
     let catalog = catalog(&[base(1, 100), base(2, 200)], &log, 300);
     let label = |second| catalog.plan_restore(Target::At(at(second))).map(|plan| plan.base.label);
@@ -99,7 +99,7 @@ fn targets_find_their_base_or_a_sentence() {
 }
 
 #[test]
-fn a_gap_is_said_and_never_jumped() {
+fn a_gap_is_reported_and_never_skipped() {
     let log = [segment(1, 1), piece(1, 2, 0, 500), piece(1, 2, 600, 700), segment(1, 4), segment(1, 5)];
     let mut catalog = catalog(&[base(1, 100), base(4, 400)], &log, 0);
     catalog.complete_until.insert(piece(1, 2, 0, 500), at(150));
@@ -138,14 +138,14 @@ fn timelines_are_followed_where_they_branch_off() {
 }
 
 #[test]
-fn histories_name_their_parent() {
+fn timeline_histories_name_their_parent() {
     let history = b"1\t0/1000\tno recovery target specified\n\n2\t0/3000028\tbefore 2000-01-01 01:00:00+01\n";
     assert_eq!(chain::parent(history), Some((Timeline(2), Lsn(0x300_0028))));
     assert_eq!(chain::parent(b"# nothing\n"), None);
 }
 
 #[test]
-fn a_silent_database_stays_restorable() {
+fn an_idle_database_stays_restorable() {
     let mut catalog = catalog(&[base(1, 100)], &[segment(1, 1)], 150);
     let end = (Timeline(1), Lsn(2 * SEGMENT_BYTES));
     catalog.extend((Timeline(1), Lsn(end.1.0 + 1)), at(400));
@@ -155,7 +155,7 @@ fn a_silent_database_stays_restorable() {
 }
 
 #[test]
-fn what_no_kept_base_needs_may_go() {
+fn objects_not_needed_by_a_kept_base_backup_expire() {
     let log: Vec<_> = (1..=6).map(|number| segment(1, number)).collect();
     let bases = [base(1, DAY_S), base(3, 2 * DAY_S), base(5, 3 * DAY_S)];
     let catalog = catalog(&bases, &log, 4 * DAY_S);
@@ -176,7 +176,7 @@ fn what_no_kept_base_needs_may_go() {
 }
 
 #[test]
-fn leftovers_are_deleted_and_uploads_in_progress_stay() {
+fn redundant_objects_are_deleted_and_unfinished_uploads_are_kept() {
     let log =
         [segment(1, 1), piece(1, 1, 0, 400), piece(1, 2, 0, 10), piece(1, 2, 0, 20), piece(1, 2, 10, 20)];
     let mut catalog = catalog(&[base(1, 100)], &log, 200);

@@ -6,8 +6,10 @@ use crate::instants::{all, archive, archiver, instant, rows, settle, write};
 use crate::server::{Server, connect, login};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lost_log_is_named_and_a_new_base_helps() {
-    let Some(server) = Server::start("lost_log_is_named_and_a_new_base_helps") else { return };
+async fn lost_wal_is_reported_and_repaired_by_a_new_base_backup() {
+    let Some(server) = Server::start("lost_wal_is_reported_and_repaired_by_a_new_base_backup") else {
+        return;
+    };
     let folder = tempfile::tempdir().unwrap();
     let archive = archive(folder.path());
     let mut sql = server.sql().await;

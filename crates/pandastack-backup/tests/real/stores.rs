@@ -30,16 +30,16 @@ async fn check_restore(kind: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_backup_comes_back_from_s3() {
+async fn a_backup_is_restored_from_s3() {
     check_restore("s3").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_backup_comes_back_from_googles_store() {
+async fn a_backup_is_restored_from_google_cloud_storage() {
     check_restore("gs").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_backup_comes_back_from_azures_store() {
+async fn a_backup_is_restored_from_azure_blob_storage() {
     check_restore("az").await;
 }

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_of_refusals_is_counted_and_the_next_second_has_room() {
+    fn audit_refusals_are_limited_per_second() {
         let (budget, at) = (RefusalBudget::default(), Instant::now());
         let written = (0..1000).filter(|_| budget.take(at)).count();
         assert_eq!(written, AUDIT_REFUSALS_PER_SECOND as usize);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_public_part_of_a_key_is_kept() {
+    fn only_the_public_prefix_of_a_key_is_recorded() {
         let of = |name: &'static str, value: &str| {
             presented(&HeaderMap::from_iter([(http::HeaderName::from_static(name), value.parse().unwrap())]))
         };

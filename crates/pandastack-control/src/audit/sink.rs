@@ -12,6 +12,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use pandastack_types::InvalidValue;
 use pandastack_types::audit::AuditLine;
 use serde_json::{Value, json};
 use url::Url;
@@ -34,14 +35,15 @@ enum Sink {
 }
 
 impl std::str::FromStr for AuditSink {
-    type Err = String;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         let (rest, is_otlp) = text.strip_prefix("otlp+").map_or((text, false), |rest| (rest, true));
-        let url = Url::parse(rest).map_err(|error| format!("not a URL: {error}"))?;
+        let url = Url::parse(rest).map_err(|error| InvalidValue::new(format!("not a URL: {error}")))?;
         match (url.scheme(), is_otlp) {
             ("file", false) => {
-                let path = url.to_file_path().map_err(|()| "a file needs an absolute path".to_owned())?;
+                let path = url.to_file_path();
+                let path = path.map_err(|()| InvalidValue::new("a file needs an absolute path"))?;
                 Ok(Self(Sink::File(path)))
             }
             ("http" | "https", false) => Ok(Self(Sink::Http(url))),
@@ -52,15 +54,18 @@ impl std::str::FromStr for AuditSink {
                 }
                 Ok(Self(Sink::Otlp(url)))
             }
-            _ => Err("must begin with file://, http://, https://, otlp+http:// or otlp+https://".to_owned()),
+            _ => {
+                let expected = "must begin with file://, http://, https://, otlp+http:// or otlp+https://";
+                Err(InvalidValue::new(expected))
+            }
         }
     }
 }
 
 impl TryFrom<String> for AuditSink {
-    type Error = String;
+    type Error = InvalidValue;
 
-    fn try_from(text: String) -> Result<Self, String> {
+    fn try_from(text: String) -> Result<Self, InvalidValue> {
         text.parse()
     }
 }
@@ -237,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn sinks_are_named_by_urls_and_shown_without_passwords() {
+    fn audit_sinks_are_urls_and_hide_their_passwords() {
         for good in
             ["file:///var/log/a", "http://10.0.0.1/x", "https://u:p@e.com/", "otlp+http://c:4318/v1/logs"]
         {
@@ -254,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_every_entry_once_and_no_half_line() {
+    fn the_audit_file_has_no_duplicate_or_partial_lines() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("audit.jsonl");
         append(&path, &[line(1), line(2)]).unwrap();
@@ -272,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn otlp_records_carry_the_chain() {
+    fn otlp_records_include_the_hash_chain() {
         let shown = log_records(&[line(7)]);
         let record = &shown["resourceLogs"][0]["scopeLogs"][0]["logRecords"][0];
         assert_eq!(record["body"]["stringValue"], "POST /v1/run 200");

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_consoles_own_calls_pass() {
+    fn only_same_origin_console_calls_are_accepted() {
         let host = ("host", "panda.example.com:8443");
         let own = ("origin", "https://panda.example.com:8443");
         for (good, pairs) in [
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn browsers_keep_the_cookie_with_tls_and_on_loopback() {
+    fn cookies_require_tls_or_loopback() {
         for (origin, kept) in [
             ("https://panda.example.com", true),
             ("http://127.0.0.1:8080", true),

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use pandastack_oidc::Person;
 use pandastack_store::members::{Identity, MemberRecord};
 use pandastack_types::api::Role;
-use pandastack_types::{MemberId, WorkspaceId};
+use pandastack_types::{IdError, InvalidValue, MemberId, WorkspaceId};
 
 /// The rank of operators in a mapping.
 const OPERATOR: &str = "operator";
@@ -26,22 +26,24 @@ pub struct GroupRole {
 }
 
 impl FromStr for GroupRole {
-    type Err = String;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let form = || format!("`{text}` is not a group mapping; use GROUP=WORKSPACE:ROLE");
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        let form = || InvalidValue::new(format!("`{text}` is not a group mapping; use GROUP=WORKSPACE:ROLE"));
         // Names of groups may contain both signs.
         let (group, place) = text.rsplit_once('=').ok_or_else(form)?;
         let (workspace, role) = place.split_once(':').ok_or_else(form)?;
         if group.is_empty() {
             return Err(form());
         }
-        let workspace: WorkspaceId = workspace.parse().map_err(|error| format!("{}: {error}", form()))?;
+        let workspace: Result<WorkspaceId, _> = workspace.parse();
+        let workspace =
+            workspace.map_err(|error: IdError| InvalidValue::new(format!("{}: {error}", form())))?;
         let operator = role == OPERATOR;
         if operator && workspace != WorkspaceId::default_workspace() {
-            return Err(format!(
+            return Err(InvalidValue::new(format!(
                 "`{text}`: operators are members of workspace `default`; map the group to it"
-            ));
+            )));
         }
         let role = if operator { Role::Owner } else { role.parse()? };
         Ok(Self { group: group.to_owned(), workspace, role, operator })
@@ -171,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn mappings_have_one_form() {
+    fn group_role_mappings_round_trip() {
         for text in
             ["eng=default:developer", "cn=eng,dc=x=shop:viewer", "a:b=shop:owner", "ops=default:operator"]
         {
@@ -193,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_role_of_all_groups_counts() {
+    fn the_highest_role_of_all_groups_applies() {
         let mapping: Vec<GroupRole> =
             ["a=default:viewer", "b=default:owner", "b=shop:viewer", "ops=default:operator", "c=shop:owner"]
                 .iter()
@@ -243,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wanted_workspace_is_taken_or_none() {
+    fn sign_in_uses_the_requested_workspace_or_none() {
         let members = [member("shop", None, None), member("default", None, None), member("zoo", None, None)];
         let chosen = |wanted: Option<&str>| {
             choose(&members, wanted.map(ws).as_ref()).map(|member| member.workspace.to_string())

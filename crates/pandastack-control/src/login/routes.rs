@@ -185,7 +185,7 @@ pub(crate) async fn start_device(
 ) -> ApiResult<Response> {
     let (login, address) = admitted(&services, &keys, &request)?;
     // Each one counts: whoever begins many and finishes none has no more tries than whoever guesses.
-    keys.note_wrong(address);
+    keys.count_invalid_key(address);
     let (provider, _place) = login.provider()?;
     let code = provider.start_device().await.map_err(failed)?;
     let device = DeviceLogin {
@@ -282,7 +282,7 @@ fn no_store() -> HeaderValue {
 /// Counts an attempt that was refused against its address.
 fn note_refused(keys: &Keys, address: Option<IpAddr>, error: &Error) {
     if error.code == ErrorCode::Unauthorized {
-        keys.note_wrong(address);
+        keys.count_invalid_key(address);
     }
 }
 

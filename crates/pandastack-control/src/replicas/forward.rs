@@ -40,7 +40,7 @@ const PASSED_ON_PROOF: HeaderName = HeaderName::from_static("x-pandastack-passed
 /// Client address of a request that another replica passed on. Extension of the request; nothing
 /// from the network sets it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct PassedOnFor(pub(crate) IpAddr);
+pub(crate) struct ForwardedFor(pub(crate) IpAddr);
 /// Headers that belong to a connection.
 const HOP_BY_HOP: [HeaderName; 6] = [
     header::CONNECTION,
@@ -77,7 +77,7 @@ pub(crate) async fn from_replica(State(link): State<LinkKey>, mut request: Reque
     request.headers_mut().remove(PASSED_ON_FOR);
     request.headers_mut().remove(PASSED_ON_PROOF);
     if let Some(address) = address {
-        request.extensions_mut().insert(PassedOnFor(address));
+        request.extensions_mut().insert(ForwardedFor(address));
     }
     next.run(request).await
 }
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn services_and_reports_are_the_leaders_and_sandboxes_everybodys() {
+    fn only_service_calls_and_reports_are_forwarded_to_the_leader() {
         for path in ["/v1/sandboxes", "/v1/sandboxes/a/exec", "/v1/run", "/v1/me/tokens", "/healthz", "/sql"]
         {
             check(path, "localhost", false);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_link_proves_the_address_of_a_client() {
+    fn only_a_link_signature_proves_a_client_address() {
         let (link, other) = (LinkKey::new(&[7; 32]).unwrap(), LinkKey::new(&[8; 32]).unwrap());
         let (me, address): (HostId, IpAddr) = ("replica-a".parse().unwrap(), [192, 0, 2, 7].into());
         let uri = http::Uri::from_static("/v1/apps?a=b");

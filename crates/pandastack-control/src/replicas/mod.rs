@@ -23,7 +23,7 @@
 mod forward;
 mod peers;
 
-pub(crate) use forward::{PassedOnFor, from_replica, to_leader};
+pub(crate) use forward::{ForwardedFor, from_replica, to_leader};
 pub(crate) use peers::ReplicaPeers;
 
 use std::sync::atomic::{AtomicBool, Ordering};

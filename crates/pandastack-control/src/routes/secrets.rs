@@ -1,4 +1,4 @@
-//! The server secret of this server: its state, and the change to another generation.
+//! The join secret of this server: its state, and the change to another generation.
 //!
 //! Signed with the secret itself, so only a process that can read its file may ask.
 
@@ -46,13 +46,17 @@ async fn use_file(services: &Services) -> Result<SecretStatus> {
         if !found.starts_with(&services.link.fingerprints()) {
             return Err(unusable(&"it lacks a generation that is in use; restore the newest copy"));
         }
+        let kept = services.store.secret_fingerprint(&services.link.fingerprint()).await?;
+        if !found.contains(&kept) {
+            return Err(unusable(&"it lacks the generation of the database; restore the newest copy"));
+        }
         services.link.replace(ring);
     }
     let ours = services.link.fingerprint();
     services.store.replace_secret_fingerprint(&ours).await?;
     let done = services.store.seal_rows().await?;
     let generation = services.link.current_generation();
-    tracing::info!(generation, rows = done.rows, sealed = done.sealed, "the server secret was read again");
+    tracing::info!(generation, rows = done.rows, sealed = done.sealed, "the join secret was read again");
     current_status(services, done.sealed).await
 }
 

@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn networks_are_kept_in_one_form() {
+    fn networks_are_normalized() {
         let parse = |text: &str| networks(&[text.to_owned()]).map(|nets| nets.join(","));
         assert_eq!(parse("10.1.2.3/16").unwrap(), "10.1.0.0/16");
         assert_eq!(parse("192.0.2.7").unwrap(), "192.0.2.7/32");

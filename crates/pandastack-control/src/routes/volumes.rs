@@ -55,7 +55,9 @@ pub(crate) async fn list(
 }
 
 /// Get a volume.
-#[utoipa::path(get, path = "/v1/volumes/{name}", tag = "volumes", params(("name" = String, Path)), responses(
+#[utoipa::path(
+    get, path = "/v1/volumes/{name}", operation_id = "get_volume", tag = "volumes",
+    params(("name" = String, Path)), responses(
     (status = 200, body = Volume), (status = 404, body = ErrorBody)))]
 pub(crate) async fn get_one(
     State(services): State<Arc<Services>>,

@@ -9,7 +9,7 @@ use crate::tenants::{key, send, world_with};
 const HERE: [&str; 2] = ["127.0.0.0/8", "::1"];
 
 #[tokio::test]
-async fn e2b_clients_and_function_urls_come_from_somewhere() {
+async fn key_networks_apply_to_e2b_clients_and_function_urls() {
     let (world, _agent, owner) = world_with("shop").await;
     let here = key(&world, "shop", json!({ "allow_from": HERE })).await;
     let elsewhere = key(&world, "shop", json!({"allow_from": ["192.0.2.0/24"]})).await;
@@ -37,7 +37,7 @@ async fn e2b_clients_and_function_urls_come_from_somewhere() {
 }
 
 #[tokio::test]
-async fn sessions_and_signed_urls_work_in_the_networks_of_their_key() {
+async fn sessions_and_signed_urls_are_limited_to_their_keys_networks() {
     let (mut world, agent, owner) = world_with("shop").await;
     let made = send(&world, &owner, Method::POST, "/v1/sandboxes", json!({})).await.expect(201);
     let id = made["id"].as_str().unwrap().to_owned();
@@ -69,7 +69,7 @@ async fn sessions_and_signed_urls_work_in_the_networks_of_their_key() {
 }
 
 #[tokio::test]
-async fn the_internal_listener_believes_no_address_that_is_not_signed() {
+async fn the_internal_listener_ignores_unsigned_client_addresses() {
     let (world, _agent, _) = world_with("shop").await;
     let elsewhere = key(&world, "shop", json!({"allow_from": ["192.0.2.0/24"]})).await;
     let socket = pandastack_http::builder_for("http:").unix_socket(world.internal_socket()).build().unwrap();

@@ -78,7 +78,7 @@ fn has_seen(agent: &FakeAgent, method: &str, part: &str) -> bool {
 }
 
 #[tokio::test]
-async fn an_end_that_cannot_be_written_is_written_once_it_can() {
+async fn a_deployment_failure_is_recorded_once_storage_recovers() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     make(&world, "shop").await;
@@ -96,7 +96,7 @@ async fn an_end_that_cannot_be_written_is_written_once_it_can() {
 }
 
 #[tokio::test]
-async fn a_delivery_that_failed_may_come_again() {
+async fn a_failed_delivery_can_be_retried() {
     let world = World::start().await;
     let _agent = world.agent("host-a", 8192).await;
     make(&world, "shop").await;
@@ -111,7 +111,7 @@ async fn a_delivery_that_failed_may_come_again() {
 }
 
 #[tokio::test]
-async fn a_delivery_is_lost_and_doubled_by_no_crash() {
+async fn a_crash_neither_loses_nor_repeats_a_delivery() {
     let world = World::start().await;
     let _agent = world.agent("host-a", 8192).await;
     make(&world, "shop").await;
@@ -144,7 +144,7 @@ async fn a_delivery_is_lost_and_doubled_by_no_crash() {
 }
 
 #[tokio::test]
-async fn a_push_that_comes_late_deploys_nothing() {
+async fn a_late_push_deploys_nothing() {
     let world = World::start().await;
     let _agent = world.agent("host-a", 8192).await;
     make(&world, "shop").await;
@@ -155,7 +155,7 @@ async fn a_push_that_comes_late_deploys_nothing() {
 }
 
 #[tokio::test]
-async fn a_push_of_a_host_that_tells_less_is_left_to_whoever_fetches_it() {
+async fn an_ambiguous_push_is_decided_by_the_fetch() {
     let world = World::start().await;
     let _agent = world.agent("host-a", 8192).await;
     make(&world, "shop").await;
@@ -165,7 +165,7 @@ async fn a_push_of_a_host_that_tells_less_is_left_to_whoever_fetches_it() {
 }
 
 #[tokio::test]
-async fn a_delivery_that_comes_twice_at_the_same_instant_begins_one_deployment() {
+async fn concurrent_duplicate_deliveries_start_one_deployment() {
     let world = World::start().await;
     let _agent = world.agent("host-a", 8192).await;
     make(&world, "shop").await;
@@ -182,7 +182,7 @@ async fn a_delivery_that_comes_twice_at_the_same_instant_begins_one_deployment()
 }
 
 #[tokio::test]
-async fn a_preview_that_is_opened_again_while_it_is_removed_comes_back() {
+async fn a_preview_reopened_during_removal_is_recreated() {
     let world = Arc::new(World::start().await);
     let _agent = world.agent("host-a", 8192).await;
     make(&world, "shop").await;
@@ -235,7 +235,7 @@ fn begin_upload(world: &World) -> (Arc<Notify>, JoinHandle<reqwest::Result<reqwe
 }
 
 #[tokio::test]
-async fn what_a_deployment_left_because_of_an_upload_goes_when_that_breaks_off() {
+async fn machines_of_a_failed_deployment_are_deleted_when_its_upload_aborts() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     make(&world, "shop").await;
@@ -250,7 +250,7 @@ async fn what_a_deployment_left_because_of_an_upload_goes_when_that_breaks_off()
 }
 
 #[tokio::test]
-async fn an_upload_that_breaks_off_leaves_no_machine() {
+async fn an_interrupted_upload_leaves_no_machine() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     make(&world, "shop").await;
@@ -264,7 +264,7 @@ async fn an_upload_that_breaks_off_leaves_no_machine() {
 }
 
 #[tokio::test]
-async fn a_queued_upload_that_is_canceled_leaves_no_machine() {
+async fn a_canceled_queued_upload_leaves_no_machine() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     agent.lock().create_gate = Some(Arc::new(Notify::new()));
@@ -292,7 +292,7 @@ async fn a_queued_upload_that_is_canceled_leaves_no_machine() {
 }
 
 #[tokio::test]
-async fn only_what_serves_can_be_kept_awake() {
+async fn only_deployed_apps_can_be_kept_awake() {
     let world = World::start().await;
     let _agent = world.agent("host-a", 8192).await;
     make(&world, "shop").await;

@@ -18,7 +18,7 @@ fn has(entries: &[Value], method: &str, route: &str, status: u16) -> bool {
 }
 
 #[tokio::test]
-async fn reads_of_contents_are_audited_and_descriptions_are_not() {
+async fn content_reads_are_audited_and_metadata_reads_are_not() {
     let world = World::start().await;
     let _agent = world.agent("host-a", 8192).await;
     let id = world.create().await;
@@ -76,7 +76,7 @@ async fn refused_keys_of_e2b_clients_are_audited_too() {
 }
 
 #[tokio::test]
-async fn strangers_cannot_fill_the_audit_log() {
+async fn unauthenticated_requests_cannot_fill_the_audit_log() {
     let world = World::start().await;
     let send = |_| async {
         let url = format!("{}/v1/sandboxes", world.base);
@@ -96,7 +96,7 @@ async fn strangers_cannot_fill_the_audit_log() {
 }
 
 #[tokio::test]
-async fn a_changed_log_is_noticed() {
+async fn audit_log_tampering_is_detected() {
     let mut world = World::start().await;
     for _ in 0..3 {
         world.post("/v1/me/tokens", json!({"expires_in_days": 0})).await.refused(400, "bad_request");
@@ -128,7 +128,7 @@ async fn a_changed_log_is_noticed() {
 }
 
 #[tokio::test]
-async fn the_log_is_exported_to_a_file_across_restarts() {
+async fn the_audit_log_is_exported_to_a_file_across_restarts() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("audit.jsonl");
     let sink = format!("file://{}", path.display()).parse().unwrap();
@@ -150,7 +150,7 @@ async fn the_log_is_exported_to_a_file_across_restarts() {
 }
 
 #[tokio::test]
-async fn a_server_gets_every_entry_also_after_it_failed() {
+async fn an_audit_server_receives_every_entry_after_a_failure() {
     let (sender, mut bodies) = mpsc::channel::<String>(16);
     let calls = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
     let answer = move |body: String| async move {

@@ -12,7 +12,7 @@ use crate::tenants::world_with;
 const CALLERS_OWN: [&str; 1] = ["/v1/functions/{id}/invoke"];
 
 #[tokio::test]
-async fn a_field_that_a_body_does_not_have_is_refused_and_the_nearest_is_named() {
+async fn an_unknown_body_field_is_refused_with_a_suggestion() {
     let (world, _agent, _) = world_with("other").await;
     let things = TestResources::make(&world).await;
     let mut wrong = Vec::new();
@@ -39,7 +39,7 @@ async fn a_field_that_a_body_does_not_have_is_refused_and_the_nearest_is_named()
 }
 
 #[tokio::test]
-async fn a_value_of_the_wrong_type_is_refused_in_words() {
+async fn a_wrongly_typed_value_is_refused_with_an_explanation() {
     let world = World::start().await;
     let _agent = world.agent("host-a", 8192).await;
     let id = world.create().await;
@@ -95,7 +95,7 @@ async fn a_value_of_the_wrong_type_is_refused_in_words() {
 
 /// What the published clients send, field by field.
 #[test]
-fn every_field_of_the_published_clients_is_in_the_description() {
+fn every_client_field_is_in_the_api_description() {
     let known = operations();
     for (method, path, fields) in [
         ("POST", "/v1/sandboxes", "template metadata ttl_seconds persistent from_snapshot volumes"),

@@ -50,7 +50,7 @@ fn own(world: &World, request: reqwest::RequestBuilder) -> reqwest::RequestBuild
 }
 
 #[tokio::test]
-async fn a_session_stands_for_its_key_until_it_is_signed_out() {
+async fn a_console_session_represents_its_key_until_sign_out() {
     let world = World::start().await;
     let browser = Browser::sign_in(&world, &world.token).await;
     let answer = browser.send(Method::GET, "/v1/me").await;
@@ -98,7 +98,7 @@ async fn only_the_consoles_own_pages_may_use_a_session() {
 }
 
 #[tokio::test]
-async fn signing_in_takes_a_good_key_and_an_address_that_keeps_cookies() {
+async fn sign_in_requires_a_valid_key_and_a_secure_origin() {
     let world = World::start().await;
     let url = format!("{}/v1/console/session", world.base);
     for bad in ["", "pds_00000000000000000000000000000000"] {
@@ -139,7 +139,7 @@ async fn sessions_end_with_their_key_and_can_be_revoked() {
 }
 
 #[tokio::test]
-async fn the_console_has_an_address_and_api_paths_stay_json() {
+async fn the_console_is_served_as_html_and_api_paths_stay_json() {
     let world = World::start().await;
     let answer = world.send(world.http.get(format!("{}/console/sandboxes/x", world.base))).await;
     assert_eq!(answer.status, 200);
@@ -179,7 +179,7 @@ async fn events_of_all_sandboxes_are_followed_and_resumed() {
 }
 
 #[tokio::test]
-async fn streams_of_a_session_end_with_it() {
+async fn streams_close_when_their_session_ends() {
     let world = World::start().await;
     let (first, second) =
         (Browser::sign_in(&world, &world.token).await, Browser::sign_in(&world, &world.token).await);

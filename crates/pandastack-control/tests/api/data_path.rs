@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::harness::{PATIENCE, World};
 
 #[tokio::test]
-async fn streams_pass_through_as_they_come_and_end_with_the_client() {
+async fn streams_are_unbuffered_and_end_when_the_client_disconnects() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let id = world.create().await;
@@ -45,7 +45,7 @@ async fn files_stream_both_ways() {
 }
 
 #[tokio::test]
-async fn a_failed_command_and_a_sleeper_are_the_agents_business() {
+async fn exec_timeouts_pass_through_and_exec_wakes_a_sandbox() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let id = world.create().await;
@@ -65,7 +65,7 @@ async fn a_failed_command_and_a_sleeper_are_the_agents_business() {
 /// Measures control's overhead: whole calls from a client through control to an agent that does
 /// nothing, and back. Printed, and bounded loosely, since the machine is shared.
 #[tokio::test]
-async fn control_adds_little() {
+async fn control_adds_little_latency() {
     let world = World::start().await;
     let _agent = world.agent("host-a", 1 << 20).await;
     let id = world.create().await;

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use crate::harness::{World, eventually};
 
 #[tokio::test]
-async fn wrong_requests_are_refused_before_anything_is_made() {
+async fn invalid_database_requests_are_rejected_and_create_nothing() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     for body in [
@@ -33,7 +33,7 @@ async fn wrong_requests_are_refused_before_anything_is_made() {
 }
 
 #[tokio::test]
-async fn a_create_that_fails_leaves_nothing() {
+async fn a_failed_database_create_leaves_nothing() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     agent.lock().refuse_create.push_back((ErrorCode::TemplateBaking, "being baked"));
@@ -48,7 +48,7 @@ async fn a_create_that_fails_leaves_nothing() {
 /// A create that a crash interrupted gets no answer: the database is shown as failed, its machine
 /// goes, and it can be deleted.
 #[tokio::test]
-async fn a_crash_in_the_middle_of_a_create() {
+async fn a_crash_during_create_fails_the_database() {
     let mut world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let gate = Arc::new(Notify::new());
@@ -79,7 +79,7 @@ async fn a_crash_in_the_middle_of_a_create() {
 
 /// A failover that was cut off: the record has the last word, whatever was written of the takeover.
 #[tokio::test]
-async fn a_crash_in_the_middle_of_a_failover() {
+async fn a_crash_during_failover_keeps_the_recorded_machine() {
     let mut world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let (named, other) = (world.create().await, world.create().await);
@@ -119,7 +119,7 @@ async fn a_crash_in_the_middle_of_a_failover() {
 
 /// Root in such a machine is superuser of a server with all of a database's data.
 #[tokio::test]
-async fn nobody_gets_into_machines_that_have_the_data_of_a_database() {
+async fn sandbox_calls_are_refused_on_database_machines() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let machine = world.create().await;

@@ -144,7 +144,7 @@ async fn a_template_is_built_tagged_used_and_deleted() {
 }
 
 #[tokio::test]
-async fn a_step_that_fails_and_one_that_skips_the_cache_are_known_by_their_numbers() {
+async fn failing_and_forced_steps_are_identified_by_number() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let run = |command: &str, force: bool| json!({"type": "RUN", "args": [command], "force": force});
@@ -177,7 +177,7 @@ async fn a_step_that_fails_and_one_that_skips_the_cache_are_known_by_their_numbe
 }
 
 #[tokio::test]
-async fn a_build_that_cannot_start_is_refused_and_ends() {
+async fn an_invalid_build_start_fails_the_build() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     for (body, status, part) in [

@@ -241,7 +241,7 @@ async fn contents(world: &World) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_foreign_key_finds_and_changes_nothing() {
+async fn a_key_of_another_workspace_reads_and_changes_nothing() {
     let (world, agent, foreign) = world_with("other").await;
     let things = TestResources::make(&world).await;
     let (before, seen) = (contents(&world).await, agent.lock().seen.len());
@@ -317,7 +317,7 @@ async fn a_viewer_reads_no_contents_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn keys_that_are_no_good_open_no_route() {
+async fn every_route_rejects_missing_expired_and_revoked_keys() {
     let (world, _agent, _) = world_with("other").await;
     let things = TestResources::make(&world).await;
     let (expired, revoked) =

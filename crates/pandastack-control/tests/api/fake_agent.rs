@@ -295,7 +295,7 @@ impl FakeAgent {
             .route("/sandboxes", post(fake_lifecycle::create))
             .route(
                 "/sandboxes/{id}",
-                get(fake_lifecycle::look).delete(fake_lifecycle::remove).patch(fake_lifecycle::patch),
+                get(fake_lifecycle::describe).delete(fake_lifecycle::remove).patch(fake_lifecycle::patch),
             )
             .nest("/sandboxes/{id}", sandbox)
             .route("/snapshots/{id}", axum::routing::delete(fake_lifecycle::remove_snapshot))

@@ -41,7 +41,7 @@ pub(crate) async fn create(State(agent): State<FakeAgent>, Json(body): Json<Agen
     Json(made).into_response()
 }
 
-pub(crate) async fn look(State(agent): State<FakeAgent>, UrlPath(id): UrlPath<SandboxId>) -> Response {
+pub(crate) async fn describe(State(agent): State<FakeAgent>, UrlPath(id): UrlPath<SandboxId>) -> Response {
     match agent.lock().sandboxes.get(&id) {
         Some(sandbox) => Json(sandbox.clone()).into_response(),
         None => refuse(ErrorCode::NotFound, "no such sandbox"),
@@ -73,7 +73,7 @@ pub(crate) async fn patch(
     Json(body): Json<Value>,
 ) -> Response {
     agent.lock().patches.push(body);
-    look(State(agent), UrlPath(id)).await
+    describe(State(agent), UrlPath(id)).await
 }
 
 pub(crate) async fn network(
@@ -90,7 +90,7 @@ pub(crate) async fn network(
     if let Some(gate) = gate {
         let _ = tokio::time::timeout(GATE_WAIT, gate.notified()).await;
     }
-    look(State(agent), UrlPath(id)).await
+    describe(State(agent), UrlPath(id)).await
 }
 
 pub(crate) async fn go(
@@ -107,7 +107,7 @@ pub(crate) async fn go(
         Some(_) => agent.set_state(id.as_str(), state),
         None => {}
     }
-    look(State(agent), UrlPath(id)).await
+    describe(State(agent), UrlPath(id)).await
 }
 
 pub(crate) async fn fork(

@@ -24,7 +24,7 @@ async fn a_fork_is_a_sandbox_with_a_parent() {
 }
 
 #[tokio::test]
-async fn a_fork_with_a_count_is_a_tree() {
+async fn a_fork_with_a_count_returns_a_tree() {
     let world = World::start().await;
     let _agent = world.agent("host-a", 8192).await;
     let id = world.create().await;
@@ -41,7 +41,7 @@ async fn a_fork_with_a_count_is_a_tree() {
 }
 
 #[tokio::test]
-async fn a_tree_reports_each_child_and_a_winner_stays() {
+async fn a_fork_tree_reports_children_and_keeps_the_winner() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let id = world.create().await;
@@ -71,7 +71,7 @@ async fn a_tree_reports_each_child_and_a_winner_stays() {
 }
 
 #[tokio::test]
-async fn a_fork_that_makes_nothing_is_an_error() {
+async fn a_fork_that_creates_no_child_fails() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let id = world.create().await;
@@ -81,7 +81,7 @@ async fn a_fork_that_makes_nothing_is_an_error() {
 }
 
 #[tokio::test]
-async fn candidates_that_nobody_promotes_are_reaped() {
+async fn unpromoted_fork_candidates_are_deleted() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let parent = world.post("/v1/sandboxes", json!({"persistent": true})).await.expect(201);
@@ -96,7 +96,7 @@ async fn candidates_that_nobody_promotes_are_reaped() {
 }
 
 #[tokio::test]
-async fn snapshots_have_rows_only_when_the_host_has_them() {
+async fn failed_snapshots_leave_no_row_and_no_files() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let id = world.create().await;
@@ -120,7 +120,7 @@ async fn snapshots_have_rows_only_when_the_host_has_them() {
 }
 
 #[tokio::test]
-async fn a_lost_sandbox_cannot_be_forked() {
+async fn a_failed_sandbox_cannot_be_forked() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let id = world.create().await;

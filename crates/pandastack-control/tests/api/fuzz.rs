@@ -195,7 +195,7 @@ impl FuzzRequest {
 }
 
 #[test]
-fn nonsense_is_refused_in_our_form() {
+fn invalid_requests_get_well_formed_errors() {
     let runtime = Runtime::new().unwrap();
     let (world, agent) = runtime.block_on(async {
         let world = World::start_with(|config| config.requests_per_second = None).await;

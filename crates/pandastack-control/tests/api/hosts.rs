@@ -7,7 +7,7 @@ use crate::fake_agent::sandbox;
 use crate::harness::{World, eventually};
 
 #[tokio::test]
-async fn sandboxes_go_where_memory_is() {
+async fn sandboxes_are_placed_by_free_memory() {
     let world = World::start().await;
     let a = world.agent("host-a", 3000).await;
     let b = world.agent("host-b", 2600).await;
@@ -36,7 +36,7 @@ async fn sandboxes_go_where_memory_is() {
 }
 
 #[tokio::test]
-async fn creates_at_once_do_not_count_on_the_same_memory() {
+async fn concurrent_creates_do_not_reserve_the_same_memory() {
     let world = World::start().await;
     let agent = world.agent("host-a", 1100).await;
     let create = || world.post("/v1/sandboxes", json!({}));
@@ -56,7 +56,7 @@ async fn creates_at_once_do_not_count_on_the_same_memory() {
 }
 
 #[tokio::test]
-async fn a_host_that_is_not_heard_is_shown_so_and_comes_back() {
+async fn a_silent_host_is_shown_as_unreachable_and_recovers() {
     let lost = Duration::from_millis(400);
     let world = World::start_with(|config| config.host_lost_after = lost).await;
     let agent = world.agent("host-a", 8192).await;
@@ -87,7 +87,7 @@ async fn a_host_that_is_not_heard_is_shown_so_and_comes_back() {
 }
 
 #[tokio::test]
-async fn what_has_no_row_is_forgotten_and_what_is_lost_is_said_so() {
+async fn unknown_sandboxes_are_forgotten_and_lost_ones_are_marked_failed() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let id = world.create().await;
@@ -118,7 +118,7 @@ async fn what_has_no_row_is_forgotten_and_what_is_lost_is_said_so() {
 
 /// A report that was made before a change and arrives after it does not undo the change.
 #[tokio::test]
-async fn an_old_report_does_not_turn_back_the_clock() {
+async fn an_old_host_report_does_not_undo_a_change() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let id = world.create().await;
@@ -131,7 +131,7 @@ async fn an_old_report_does_not_turn_back_the_clock() {
 }
 
 #[tokio::test]
-async fn reports_are_signed_by_the_host_they_are_of() {
+async fn reports_must_be_signed_by_their_host() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let (status, body) = agent.send_raw(&agent.report_now(), &LinkKey::new(&[1; 32]).unwrap()).await;
@@ -146,7 +146,7 @@ async fn reports_are_signed_by_the_host_they_are_of() {
 }
 
 #[tokio::test]
-async fn health_version_and_metrics_need_no_key_and_name_no_sandbox() {
+async fn health_version_and_metrics_need_no_key_and_reveal_no_sandbox() {
     let world = World::start().await;
     let plain = |path: &str| world.send(world.http.get(format!("{}{path}", world.base)));
     plain("/readyz").await.refused(503, "unavailable");

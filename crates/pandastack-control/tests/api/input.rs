@@ -5,7 +5,7 @@ use crate::harness::World;
 
 /// Bad input of every kind is refused with a code and a sentence, and never with a 500.
 #[tokio::test]
-async fn bad_input_is_refused_in_our_form() {
+async fn bad_input_is_refused_with_a_code_and_message() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let id = world.create().await;
@@ -67,7 +67,7 @@ async fn bad_input_is_refused_in_our_form() {
 }
 
 #[tokio::test]
-async fn unknown_things_are_404_and_wrong_methods_405() {
+async fn unknown_resources_return_404_and_wrong_methods_405() {
     let world = World::start().await;
     let _agent = world.agent("host-a", 8192).await;
     let nobody = "00000000-0000-4000-8000-000000000000";
@@ -101,7 +101,7 @@ async fn unknown_things_are_404_and_wrong_methods_405() {
 }
 
 #[tokio::test]
-async fn bodies_have_limits_and_must_be_json() {
+async fn request_bodies_are_limited_and_must_be_json() {
     let world = World::start().await;
     let _agent = world.agent("host-a", 8192).await;
     let post = |body: Vec<u8>| world.send(world.request(Method::POST, "/v1/sandboxes").body(body));
@@ -124,7 +124,7 @@ async fn bodies_have_limits_and_must_be_json() {
 }
 
 #[tokio::test]
-async fn request_ids_are_taken_or_made() {
+async fn request_ids_are_accepted_or_generated() {
     let world = World::start().await;
     let request = world.request(Method::GET, "/v1/nope").header("x-request-id", "mine-1");
     assert_eq!(world.send(request).await.refused(404, "not_found")["request_id"], "mine-1");

@@ -4,7 +4,7 @@ use serde_json::json;
 use crate::harness::World;
 
 #[tokio::test]
-async fn only_good_keys_pass() {
+async fn only_valid_keys_are_accepted() {
     let world = World::start().await;
     let _agent = world.agent("host-a", 8192).await;
     let url = format!("{}/v1/me", world.base);
@@ -26,7 +26,7 @@ async fn only_good_keys_pass() {
 }
 
 #[tokio::test]
-async fn a_key_comes_in_either_header_and_two_different_ones_are_refused() {
+async fn conflicting_keys_in_two_headers_are_refused() {
     let world = World::start().await;
     let other = world.post("/v1/me/tokens", json!({"label": "other"})).await.expect(201);
     let (good, other, bad) =
@@ -54,7 +54,7 @@ async fn a_key_comes_in_either_header_and_two_different_ones_are_refused() {
 }
 
 #[tokio::test]
-async fn keys_are_shown_once_and_die_at_once() {
+async fn keys_are_shown_once_and_revoked_immediately() {
     let world = World::start().await;
     let made = world.post("/v1/me/tokens", json!({"label": "ci", "expires_in_days": 7})).await.expect(201);
     let (token, prefix) = (made["token"].as_str().unwrap(), made["prefix"].as_str().unwrap());
@@ -81,7 +81,7 @@ async fn the_first_key_survives_restarts_and_is_private() {
 }
 
 #[tokio::test]
-async fn a_key_does_what_its_role_says_and_no_more() {
+async fn a_key_is_limited_to_its_role() {
     let world = World::start().await;
     let _agent = world.agent("host-a", 8192).await;
     let sandbox = world.create().await;
@@ -114,7 +114,7 @@ async fn a_key_does_what_its_role_says_and_no_more() {
 }
 
 #[tokio::test]
-async fn a_workspace_that_asks_too_fast_is_told_to_wait() {
+async fn a_rate_limited_workspace_gets_retry_after() {
     let world = World::start_with(|config| config.requests_per_second = std::num::NonZeroU32::new(5)).await;
     let mut answers = Vec::new();
     for _ in 0..30 {
@@ -127,7 +127,7 @@ async fn a_workspace_that_asks_too_fast_is_told_to_wait() {
 }
 
 #[tokio::test]
-async fn quotas_hold_and_name_themselves() {
+async fn quotas_are_enforced_and_named_in_the_error() {
     let world = World::start().await;
     let agent = world.agent("host-a", 65_536).await;
     let set = |quota: serde_json::Value| world.send(world.request(Method::PUT, "/v1/me/quota").json(&quota));
@@ -162,7 +162,7 @@ async fn quotas_hold_and_name_themselves() {
 }
 
 #[tokio::test]
-async fn only_an_operators_key_sets_quotas() {
+async fn only_operator_keys_can_set_quotas() {
     let world = World::start().await;
     let made = world.post("/v1/me/tokens", json!({"role": "owner"})).await.expect(201);
     let plain = made["token"].as_str().unwrap();
@@ -176,7 +176,7 @@ async fn only_an_operators_key_sets_quotas() {
 }
 
 #[tokio::test]
-async fn a_workspace_says_who_may_open_its_new_sandboxes() {
+async fn a_workspace_sets_the_default_visibility_of_sandboxes() {
     let mut world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let before = world.create().await;
@@ -212,7 +212,7 @@ async fn a_workspace_says_who_may_open_its_new_sandboxes() {
 }
 
 #[tokio::test]
-async fn an_address_that_guesses_keys_is_slowed_down_and_its_neighbours_are_not() {
+async fn guessing_keys_rate_limits_only_that_address() {
     let world = World::start().await;
     world.get("/v1/me").await.expect(200);
     let guess = |n: usize| {

@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::harness::{World, eventually};
 
 #[tokio::test]
-async fn exactly_the_due_ones_end() {
+async fn only_expired_sandboxes_are_ended() {
     let world = World::start().await;
     let agent = world.agent("host-a", 65_536).await;
     let began = Instant::now();
@@ -36,7 +36,7 @@ async fn exactly_the_due_ones_end() {
 }
 
 #[tokio::test]
-async fn moves_and_their_answers() {
+async fn lifecycle_transitions_return_the_documented_statuses() {
     let world = World::start().await;
     let _agent = world.agent("host-a", 8192).await;
     let id = world.create().await;

@@ -22,7 +22,7 @@ async fn add(world: &World, role: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_person_has_the_role_that_an_owner_gave_and_loses_it_at_once() {
+async fn role_changes_of_a_member_apply_immediately() {
     let Some(provider) = LoginProvider::start().await else { return };
     provider.describe("ada", ada(&[])).await;
     let world = world(&provider, &[]).await;
@@ -94,7 +94,7 @@ async fn a_person_has_the_role_that_an_owner_gave_and_loses_it_at_once() {
 }
 
 #[tokio::test]
-async fn an_attempt_is_of_one_browser_and_for_one_use() {
+async fn a_sign_in_attempt_is_single_use_per_browser() {
     let Some(provider) = LoginProvider::start().await else { return };
     provider.describe("ada", ada(&[])).await;
     let world = world(&provider, &[]).await;
@@ -124,7 +124,7 @@ async fn an_attempt_is_of_one_browser_and_for_one_use() {
     again(&mut browser);
     let foreign = callback.replace("&iss=", "&iss=x");
     assert_ne!(foreign, callback);
-    refused(browser.come_back(&foreign).await, "another provider");
+    refused(browser.come_back(&foreign).await, "different provider");
     again(&mut browser);
     let state = callback.split("state=").nth(1).unwrap().split('&').next().unwrap().to_owned();
     let declined = format!("{PUBLIC_URL}/v1/login/callback?error=access_denied&state={state}");
@@ -149,7 +149,7 @@ async fn an_attempt_is_of_one_browser_and_for_one_use() {
 }
 
 #[tokio::test]
-async fn groups_give_roles_and_take_them_away() {
+async fn groups_grant_and_revoke_roles() {
     let Some(provider) = LoginProvider::start().await else { return };
     let mapping = ["eng=default:viewer", "eng=none:owner", "ops=default:operator"];
     let world = world(&provider, &mapping).await;
@@ -175,7 +175,7 @@ async fn groups_give_roles_and_take_them_away() {
 }
 
 #[tokio::test]
-async fn an_address_counts_only_if_it_is_verified_and_of_an_allowed_domain() {
+async fn only_verified_emails_of_allowed_domains_count() {
     let Some(provider) = LoginProvider::start().await else { return };
     let world = World::start_with(|config| {
         provider.configure(config, &["eng=default:viewer"]);
@@ -244,7 +244,7 @@ async fn a_device_signs_in_and_out() {
 }
 
 #[tokio::test]
-async fn without_a_provider_keys_work_and_nobody_signs_in() {
+async fn without_a_login_provider_only_api_keys_work() {
     let world = World::start().await;
     assert_eq!(world.get("/v1/login").await.expect(200), json!({}));
     for path in ["/v1/login/start", "/v1/login/callback?state=x&code=y"] {

@@ -9,7 +9,7 @@ fn id_of(made: &Value) -> String {
 }
 
 #[tokio::test]
-async fn a_sandbox_is_addressed_by_its_name_and_by_the_beginning_of_its_id() {
+async fn a_sandbox_is_addressed_by_name_or_id_prefix() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let made = world.post("/v1/sandboxes", json!({"name": "web"})).await.expect(201);
@@ -44,7 +44,7 @@ async fn a_sandbox_is_addressed_by_its_name_and_by_the_beginning_of_its_id() {
 }
 
 #[tokio::test]
-async fn an_ambiguous_beginning_is_refused() {
+async fn an_ambiguous_id_prefix_is_refused() {
     let world = World::start().await;
     let _agent = world.agent("host-a", 8192).await;
     let (one, two) = (world.create().await, world.create().await);
@@ -78,7 +78,7 @@ async fn a_snapshot_is_addressed_by_its_name() {
 }
 
 #[tokio::test]
-async fn databases_and_volumes_are_addressed_by_names_and_beginnings_of_ids() {
+async fn databases_and_volumes_resolve_by_name_or_id_prefix() {
     let world = World::start().await;
     let _agent = world.agent("host-a", 8192).await;
     let database = "INSERT INTO databases (id, workspace_id, state, sandbox_id, created_at_us, spec, name) \

@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 use crate::harness::{World, eventually};
 
 #[tokio::test]
-async fn the_last_of_two_changes_at_once_is_the_same_at_the_host_and_in_the_record() {
+async fn concurrent_network_changes_keep_host_and_record_consistent() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let path = format!("/v1/sandboxes/{}/network", world.create().await);

@@ -42,7 +42,7 @@ async fn changes_are_audited_and_reads_are_not() {
 }
 
 #[tokio::test]
-async fn a_stop_writes_the_audit_log_out() {
+async fn a_stop_flushes_the_audit_log() {
     let mut world = World::start().await;
     for _ in 0..300 {
         world.post("/v1/me/tokens", json!({"expires_in_days": 0})).await.refused(400, "bad_request");
@@ -111,7 +111,7 @@ async fn signed_urls_open_one_file_only() {
 }
 
 #[tokio::test]
-async fn a_signed_url_ends_with_its_key() {
+async fn a_signed_url_is_revoked_with_its_key() {
     let world = World::start().await;
     let _agent = world.agent("host-a", 8192).await;
     let id = world.create().await;
@@ -126,7 +126,7 @@ async fn a_signed_url_ends_with_its_key() {
 }
 
 #[tokio::test]
-async fn metrics_name_no_sandbox() {
+async fn metrics_contain_no_sandbox_ids() {
     let world = World::start().await;
     let _agent = world.agent("host-a", 8192).await;
     let id = world.create().await;
@@ -138,7 +138,7 @@ async fn metrics_name_no_sandbox() {
 }
 
 #[tokio::test]
-async fn what_was_refused_is_counted() {
+async fn network_denials_are_counted() {
     let mut world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let id = world.create().await;

@@ -105,7 +105,7 @@ async fn outdated_states_are_listed() {
 }
 
 #[tokio::test]
-async fn only_operators_see_the_states_of_all() {
+async fn only_operators_see_outdated_states_of_all_workspaces() {
     let frozen = Frozen::start(|config| config.tenancy.allow_emulated = true).await;
     let world = &frozen.world;
     world.post("/v1/workspaces", json!({"id": "other"})).await.expect(201);
@@ -123,11 +123,11 @@ fn policy(action: OutdatedAction, grace_days: u32) -> impl FnOnce(&mut ControlCo
 }
 
 #[tokio::test]
-async fn owners_are_told_before_the_policy_acts() {
+async fn owners_are_notified_before_the_policy_applies() {
     let frozen = Frozen::start(policy(OutdatedAction::Refuse, 7)).await;
     eventually("a verdict", || async { frozen.verdict().is_some() }).await;
     let verdict = frozen.verdict().unwrap();
-    assert_eq!(verdict.from, verdict.told_at + SignedDuration::from_hours(7 * 24));
+    assert_eq!(verdict.from, verdict.reported_at + SignedDuration::from_hours(7 * 24));
     assert!(!verdict.is_due(Timestamp::now()) && verdict.is_due(verdict.from));
     assert!(verdict.reason.contains("outdated guest program 0.4.0"), "{}", verdict.reason);
     assert!(verdict.reason.contains("hibernate --disk-only"), "{}", verdict.reason);
@@ -139,7 +139,7 @@ async fn owners_are_told_before_the_policy_acts() {
     assert!(told[0]["detail"].as_str().unwrap().contains("it cannot be used"), "{events}");
     let list = frozen.list("").await;
     assert_eq!(list["items"][0]["action"], "refuse");
-    assert!(list["items"][0]["action_from"].is_string() && list["items"][0]["told_at"].is_string());
+    assert!(list["items"][0]["action_from"].is_string() && list["items"][0]["reported_at"].is_string());
 
     // It is current again, as after a cold restart: the verdict goes, and nobody is told again.
     let today = frozen.agent.lock().frozen.current.clone();

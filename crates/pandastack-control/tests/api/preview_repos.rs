@@ -40,7 +40,7 @@ fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn a_repository_turns_previews_of_its_apps_on_and_off() {
+async fn a_repository_setting_toggles_previews_of_its_apps() {
     let world = World::start().await;
     let _agent = world.agent("host-a", 8192).await;
     make(&world, "web", "https://github.com/me/Shop.git", "off").await;
@@ -75,7 +75,7 @@ async fn a_repository_turns_previews_of_its_apps_on_and_off() {
 }
 
 #[tokio::test]
-async fn an_app_that_is_found_to_be_of_a_repository_later_follows_unless_somebody_spoke_of_it_since() {
+async fn a_late_repository_match_enables_previews_unless_overridden() {
     let world = World::start().await;
     let _agent = world.agent("host-a", 8192).await;
     make(&world, "before", "https://github.com/me/shop", "off").await;
@@ -95,7 +95,7 @@ async fn an_app_that_is_found_to_be_of_a_repository_later_follows_unless_somebod
 }
 
 #[tokio::test]
-async fn only_what_github_proves_says_whose_an_app_is() {
+async fn only_signed_github_hooks_link_an_app_to_its_repository() {
     let world = World::start().await;
     let _agent = world.agent("host-a", 8192).await;
     make(&world, "shop", "https://git.example/me/shop", "off").await;
@@ -153,7 +153,7 @@ async fn previews_see_variables_of_their_repository() {
 }
 
 #[tokio::test]
-async fn repositories_are_of_a_workspace() {
+async fn preview_repositories_belong_to_one_workspace() {
     let world = World::start().await;
     let _agent = world.agent("host-a", 8192).await;
     make(&world, "shop", "https://github.com/me/shop", "branches").await;
@@ -173,7 +173,7 @@ async fn repositories_are_of_a_workspace() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_meant_is_refused() {
+async fn invalid_repository_ids_and_names_are_rejected() {
     let world = World::start().await;
     for body in [
         json!({}),
@@ -208,7 +208,7 @@ async fn what_cannot_be_meant_is_refused() {
 }
 
 #[tokio::test]
-async fn more_variables_than_fit_fail_the_preview_with_a_sentence() {
+async fn too_many_variables_fail_the_preview_with_a_message() {
     let world = World::start().await;
     let _agent = world.agent("host-a", 8192).await;
     make(&world, "shop", "https://github.com/me/shop", "branches").await;

@@ -11,7 +11,7 @@ use crate::fake_agent::SECRET;
 use crate::harness::{World, eventually};
 
 #[tokio::test]
-async fn everything_is_there_after_a_restart() {
+async fn sandboxes_survive_a_control_restart() {
     let mut world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let id = world.create().await;
@@ -26,7 +26,7 @@ async fn everything_is_there_after_a_restart() {
 
 /// A crash while a create is in progress: finished if the host made it, undone if not; the key gives the same sandbox.
 #[tokio::test]
-async fn a_crash_in_the_middle_of_creates() {
+async fn a_crash_during_creates_finishes_or_undoes_them() {
     let mut world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let gate = Arc::new(Notify::new());
@@ -63,7 +63,7 @@ async fn a_crash_in_the_middle_of_creates() {
 /// A sandbox whose create was never answered loses its machine as well: the key gives another one,
 /// and nothing is left of it.
 #[tokio::test]
-async fn a_lost_sandbox_that_nobody_was_told_of_is_made_again() {
+async fn a_lost_unreported_sandbox_is_recreated() {
     let mut world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     agent.lock().create_gate = Some(Arc::new(Notify::new()));

@@ -44,7 +44,7 @@ impl Pair {
 }
 
 #[tokio::test]
-async fn both_serve_the_same_sandboxes_and_the_follower_passes_on_what_is_the_leaders() {
+async fn replicas_share_sandboxes_and_forward_leader_requests() {
     let Some(pair) = Pair::start("both_serve_the_same_sandboxes").await else { return };
     let Pair { first, second, agent, .. } = &pair;
     let id = first.create().await;
@@ -78,8 +78,8 @@ async fn both_serve_the_same_sandboxes_and_the_follower_passes_on_what_is_the_le
 }
 
 #[tokio::test]
-async fn what_a_follower_is_making_is_left_alone_by_the_leader() {
-    let Some(mut pair) = Pair::start("what_a_follower_is_making").await else { return };
+async fn the_leader_ignores_sandboxes_that_a_follower_is_creating() {
+    let Some(mut pair) = Pair::start("a_follower_create").await else { return };
     let gate = Arc::new(Notify::new());
     pair.agent.lock().create_gate = Some(gate.clone());
     let request = |world: &World| {
@@ -110,7 +110,7 @@ async fn what_a_follower_is_making_is_left_alone_by_the_leader() {
 }
 
 #[tokio::test]
-async fn a_follower_takes_over_from_a_killed_leader_and_lifetimes_end_once() {
+async fn sandboxes_expire_once_across_a_leader_failover() {
     let Some(mut pair) = Pair::start("a_follower_takes_over").await else { return };
     let short = json!({"ttl_seconds": 1, "on_timeout": "kill"});
     let id = pair.second.post("/v1/sandboxes", short.clone()).await.expect(201)["id"].clone();
@@ -131,7 +131,7 @@ async fn a_follower_takes_over_from_a_killed_leader_and_lifetimes_end_once() {
 }
 
 #[tokio::test]
-async fn a_leader_that_loses_its_session_ends_before_its_successor_begins() {
+async fn a_leader_without_session_stops_before_its_successor_starts() {
     let Some(mut pair) = Pair::start("a_leader_that_loses_its_session").await else { return };
     let began = tokio::time::Instant::now();
     let cut =

@@ -141,7 +141,7 @@ async fn all_closed(streams: &mut [OpenStream]) {
 }
 
 #[tokio::test]
-async fn what_a_revoked_key_has_open_is_closed() {
+async fn streams_of_a_revoked_key_are_closed() {
     let (world, agent, owner) = world_with("shop").await;
     let id = sandbox(&world, &owner).await;
     let (revoked, elsewhere) = (
@@ -172,7 +172,7 @@ async fn what_a_revoked_key_has_open_is_closed() {
 }
 
 #[tokio::test]
-async fn what_an_expired_key_has_open_is_closed() {
+async fn streams_of_an_expired_key_are_closed() {
     let (world, _agent, owner) = world_with("shop").await;
     let id = sandbox(&world, &owner).await;
     let end = Timestamp::now().checked_add(SignedDuration::from_secs(3)).unwrap();
@@ -188,7 +188,7 @@ async fn what_an_expired_key_has_open_is_closed() {
 }
 
 #[tokio::test]
-async fn what_a_suspended_or_deleted_workspace_has_open_is_closed() {
+async fn streams_of_a_suspended_or_deleted_workspace_are_closed() {
     let (world, _agent, owner) = world_with("shop").await;
     let id = sandbox(&world, &owner).await;
     let mut streams = OpenStream::all(&world, &owner, &id).await;
@@ -204,7 +204,7 @@ async fn what_a_suspended_or_deleted_workspace_has_open_is_closed() {
 }
 
 #[tokio::test]
-async fn a_key_that_revokes_itself_is_answered_and_a_rotated_one_keeps_what_it_has_open() {
+async fn self_revocation_gets_a_response_and_rotation_keeps_streams() {
     let (world, _agent, owner) = world_with("shop").await;
     let second = key(&world, "shop", json!({"role": "owner"})).await;
     let mut stream = OpenStream::open(&world, &owner, "GET", "/v1/events?follow=1", "").await;
@@ -217,7 +217,7 @@ async fn a_key_that_revokes_itself_is_answered_and_a_rotated_one_keeps_what_it_h
 }
 
 #[tokio::test]
-async fn followers_of_events_are_counted() {
+async fn the_event_follower_limit_is_enforced() {
     let (world, _agent, owner) = world_with("shop").await;
     let mut open = Vec::new();
     for _ in 0..32 {
@@ -234,7 +234,7 @@ async fn followers_of_events_are_counted() {
 }
 
 #[tokio::test]
-async fn events_of_other_workspaces_do_not_move_the_comments_of_a_follower() {
+async fn events_of_other_workspaces_do_not_delay_keepalive_comments() {
     let change = |config: &mut ControlConfig| config.event_comments_every = COMMENTS_EVERY;
     let (world, _agent, owner) = world_with_config("shop", change).await;
     let mut follower = OpenStream::open(&world, &owner, "GET", "/v1/events?follow=1&tail=0", "").await;

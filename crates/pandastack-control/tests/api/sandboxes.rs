@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::harness::{World, eventually};
 
 #[tokio::test]
-async fn the_canonical_program() {
+async fn a_sandbox_is_created_used_and_deleted() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let body = json!({"template": "code-interpreter", "ttl_seconds": 600, "metadata": {"task": "t", "secret.k": "v"}});
@@ -34,7 +34,7 @@ async fn the_canonical_program() {
 }
 
 #[tokio::test]
-async fn an_alias_and_an_empty_body_mean_base() {
+async fn an_alias_or_empty_body_selects_the_base_template() {
     let world = World::start().await;
     let _agent = world.agent("host-a", 8192).await;
     let made = world.post("/v1/sandboxes", json!({"template": "ubuntu-24.04"})).await.expect(201);
@@ -67,7 +67,7 @@ async fn a_failed_create_leaves_no_row_and_no_machine() {
 }
 
 #[tokio::test]
-async fn a_create_whose_client_goes_away_finishes() {
+async fn a_create_finishes_after_its_client_disconnects() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let gate = std::sync::Arc::new(tokio::sync::Notify::new());
@@ -86,7 +86,7 @@ async fn a_create_whose_client_goes_away_finishes() {
 }
 
 #[tokio::test]
-async fn idempotency_keys() {
+async fn idempotency_keys_replay_the_first_response() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let send = |key: &'static str, body: serde_json::Value| {
@@ -137,7 +137,7 @@ async fn run_creates_runs_and_deletes() {
 }
 
 #[tokio::test]
-async fn a_run_is_passed_on_with_all_of_its_output() {
+async fn a_run_returns_all_of_its_output() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     for key in [None, Some("once")] {
@@ -182,7 +182,7 @@ async fn events_can_be_followed_and_resumed() {
 }
 
 #[tokio::test]
-async fn even_a_short_life_is_metered_and_nothing_else_is_left() {
+async fn short_lived_sandboxes_are_metered_and_leave_no_rows() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let rows = "SELECT (SELECT COUNT(*) FROM sandboxes) + (SELECT COUNT(*) FROM snapshots)";

@@ -1,4 +1,4 @@
-//! The generations of the server secret, changed while everything runs.
+//! The generations of the join secret, changed while everything runs.
 
 use http::StatusCode;
 use jiff::Timestamp;
@@ -29,7 +29,7 @@ async fn opens(world: &World, target: &Value) -> bool {
 }
 
 #[tokio::test]
-async fn a_rotation_has_an_overlap_in_which_both_secrets_are_accepted() {
+async fn both_secrets_are_accepted_during_a_rotation() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("link-secret");
     let mut ring = SecretRing::new(&SECRET).unwrap();
@@ -102,7 +102,7 @@ async fn a_rotation_has_an_overlap_in_which_both_secrets_are_accepted() {
 }
 
 #[tokio::test]
-async fn a_file_of_another_installation_changes_nothing() {
+async fn a_foreign_secret_file_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("link-secret");
     let world = World::start_with(|config| config.secret_file = Some(file.clone())).await;

@@ -200,7 +200,7 @@ impl Simulation {
                 self.server.crash();
                 self.server.run().await;
             }
-            self.look(round).await;
+            self.check_records(round).await;
             if !self.model.lock().unwrap().problems.is_empty() {
                 break;
             }
@@ -243,7 +243,7 @@ impl Simulation {
 
     /// Checks the invariants: acknowledged resources exist, deleted ones are gone or on their way
     /// out, and no machine is on two hosts.
-    async fn look(&self, round: u64) {
+    async fn check_records(&self, round: u64) {
         let (rows, snapshots) = (self.items("/v1/sandboxes").await, self.items("/v1/snapshots").await);
         let hosts: Vec<String> = self.agents.iter().flat_map(FakeAgent::ids).collect();
         let mut model = self.model.lock().unwrap();
@@ -445,7 +445,7 @@ fn setting(name: &str) -> Option<u64> {
 }
 
 #[tokio::test]
-async fn whatever_happens_what_was_acknowledged_is_there_and_nothing_else() {
+async fn exactly_the_acknowledged_changes_survive_simulated_failures() {
     if let Some(seed) = setting("PANDASTACK_SIMULATION_SEED") {
         return check(seed).await;
     }

@@ -78,7 +78,7 @@ fn post(path: &str, key: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_key_that_was_revoked_meanwhile_makes_no_other() {
+async fn a_key_revoked_during_a_request_creates_no_key() {
     let (world, _agent, owner) = world_with("shop").await;
     let stolen = key(&world, "shop", json!({"role": "owner"})).await;
     let create = SlowRequest::open(&world, &post("/v1/me/tokens", &stolen), &json!({"role": "owner"})).await;
@@ -94,7 +94,7 @@ async fn a_key_that_was_revoked_meanwhile_makes_no_other() {
 }
 
 #[tokio::test]
-async fn nothing_is_added_to_a_workspace_that_was_deleted_meanwhile() {
+async fn a_deleted_workspace_rejects_requests_in_progress() {
     let (world, _agent, owner) = world_with("shop").await;
     let target = json!({"type": "http", "url": "https://example.com/"});
     let mut requests = Vec::new();
@@ -122,7 +122,7 @@ fn sign_in(world: &World) -> String {
 }
 
 #[tokio::test]
-async fn a_sign_in_is_small_quick_and_charged_before_it_is_read() {
+async fn sign_in_bodies_are_size_time_and_rate_limited() {
     let world = World::start().await;
     let request = |key: String| {
         let request = world.http.post(format!("{}/v1/console/session", world.base));
@@ -166,7 +166,7 @@ async fn sign_ins_count_against_the_rate_of_their_workspace() {
 }
 
 #[tokio::test]
-async fn no_body_is_read_for_a_wrong_key_of_e2b() {
+async fn e2b_requests_with_a_wrong_key_are_rejected_before_the_body() {
     let world = World::start().await;
     let head = |key: &str| format!("POST /v2/sandboxes HTTP/1.1\r\nx-api-key: {key}\r\n");
     let body = json!({"templateID": "base"});
@@ -178,7 +178,7 @@ async fn no_body_is_read_for_a_wrong_key_of_e2b() {
 /// A statement over HTTP needs a password that only the database knows, so its body is read before anything is
 /// checked.
 #[tokio::test]
-async fn bodies_that_never_end_hold_little_memory() {
+async fn unfinished_bodies_use_little_memory() {
     const BODY_BYTES: usize = 10 * 1024 * 1024;
     let (world, _agent, _) = world_with("shop").await;
     let address = world.base.strip_prefix("http://").unwrap().to_owned();

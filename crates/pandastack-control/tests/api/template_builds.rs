@@ -11,17 +11,17 @@ pub async fn begin(world: &World, name: &str, dockerfile: &str) -> String {
     build["id"].as_str().unwrap().to_owned()
 }
 
-pub async fn look(world: &World, id: &str) -> Value {
+pub async fn get_build(world: &World, id: &str) -> Value {
     world.get(&format!("/v1/templates/builds/{id}")).await.expect(200)
 }
 
 /// Waits for the end of a build.
 pub async fn ended(world: &World, id: &str) -> Value {
     eventually("the build ends", || async {
-        ["done", "failed"].contains(&look(world, id).await["status"].as_str().unwrap())
+        ["done", "failed"].contains(&get_build(world, id).await["status"].as_str().unwrap())
     })
     .await;
-    look(world, id).await
+    get_build(world, id).await
 }
 
 async fn log(world: &World, id: &str) -> String {
@@ -43,7 +43,7 @@ pub async fn no_machines(agent: &FakeAgent) {
 }
 
 #[tokio::test]
-async fn a_dockerfile_is_built_once_and_sandboxes_have_its_configuration() {
+async fn a_dockerfile_is_built_once_and_configures_its_sandboxes() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let text = "FROM base\nENV A=1\nRUN one\nWORKDIR /srv\nUSER app\nRUN two\nWORKDIR /home/app\n";
@@ -103,7 +103,7 @@ async fn a_dockerfile_is_built_once_and_sandboxes_have_its_configuration() {
 }
 
 #[tokio::test]
-async fn a_failing_step_is_named_and_leaves_nothing() {
+async fn a_failed_step_is_reported_and_cleaned_up() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let id = begin(&world, "mine", "FROM base\n\n# why\nRUN fail\n").await;
@@ -128,7 +128,7 @@ async fn a_failing_step_is_named_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn bad_requests_are_refused_before_anything_is_made() {
+async fn bad_build_requests_create_nothing() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     for body in [
@@ -170,11 +170,11 @@ async fn a_build_is_cancelled_while_its_command_runs() {
     let waiting = world.post("/v1/templates/builds", json!({"name": "mine"})).await.expect(202);
     let id = waiting["id"].as_str().unwrap();
     world.post(&format!("/v1/templates/builds/{id}/cancel"), json!({})).await.expect(202);
-    assert_eq!(look(&world, id).await["phase"], "cancelled");
+    assert_eq!(get_build(&world, id).await["phase"], "cancelled");
 }
 
 #[tokio::test]
-async fn a_build_that_lost_its_server_fails_and_its_machines_go() {
+async fn a_server_crash_fails_builds_and_deletes_machines() {
     let mut world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let id = begin(&world, "mine", "FROM base\nRUN one\nRUN hang\n").await;
@@ -190,7 +190,7 @@ async fn a_build_that_lost_its_server_fails_and_its_machines_go() {
 }
 
 #[tokio::test]
-async fn a_snapshot_is_published() {
+async fn a_snapshot_is_published_as_a_template() {
     let world = World::start().await;
     let _agent = world.agent("host-a", 8192).await;
     let sandbox = world.create().await;

@@ -4,7 +4,7 @@ use reqwest::Method;
 use serde_json::json;
 
 use crate::harness::{World, eventually};
-use crate::template_builds::{begin, ended, look, no_machines};
+use crate::template_builds::{begin, ended, get_build, no_machines};
 use crate::tenants::{send, world_with};
 
 /// A build that waits for its files.
@@ -14,7 +14,7 @@ async fn waiting(world: &World) -> String {
 }
 
 #[tokio::test]
-async fn a_dockerfile_that_grows_without_end_fails() {
+async fn an_unboundedly_expanding_dockerfile_fails() {
     let world = World::start().await;
     let _agent = world.agent("host-a", 8192).await;
     let doubling = format!("ARG A=xxxxxxxxxxxxxxxx\n{}", "ARG A=$A$A\n".repeat(36));
@@ -48,7 +48,7 @@ async fn one_workspace_does_not_block_the_builds_of_another() {
         send(&world, &shop, Method::GET, &path, json!({})).await.expect(200)["status"] == "done"
     })
     .await;
-    assert_eq!(look(&world, &ids[2]).await["status"], "queued");
+    assert_eq!(get_build(&world, &ids[2]).await["status"], "queued");
     // Others can neither enter their machines nor keep them.
     let machine = agent.lock().commands[0].0.clone();
     let exec = world.post(&format!("/v1/sandboxes/{machine}/exec"), json!({"cmd": "id"})).await;
@@ -64,7 +64,7 @@ async fn one_workspace_does_not_block_the_builds_of_another() {
 }
 
 #[tokio::test]
-async fn a_build_that_nobody_runs_can_be_cancelled() {
+async fn an_orphaned_build_can_be_cancelled() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let id = waiting(&world).await;
@@ -76,7 +76,7 @@ async fn a_build_that_nobody_runs_can_be_cancelled() {
 }
 
 #[tokio::test]
-async fn a_build_whose_files_are_gone_fails() {
+async fn a_build_with_expired_files_fails() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let id = waiting(&world).await;
@@ -97,7 +97,7 @@ async fn a_build_whose_files_are_gone_fails() {
 }
 
 #[tokio::test]
-async fn files_for_a_build_that_ends_meanwhile_leave_nothing() {
+async fn uploading_files_to_an_ended_build_leaves_no_machine() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let id = waiting(&world).await;
@@ -114,7 +114,7 @@ async fn files_for_a_build_that_ends_meanwhile_leave_nothing() {
 }
 
 #[tokio::test]
-async fn cached_layers_make_room_for_a_build() {
+async fn cached_layers_are_evicted_for_a_new_build() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     // One snapshot of the fake agent fills it.

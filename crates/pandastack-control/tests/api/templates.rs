@@ -4,7 +4,7 @@ use serde_json::json;
 use crate::harness::{World, eventually};
 
 #[tokio::test]
-async fn templates_of_all_hosts_are_one_catalogue() {
+async fn templates_of_all_hosts_are_merged_into_one_catalogue() {
     let world = World::start().await;
     let a = world.agent("host-a", 8192).await;
     let _b = world.agent("host-b", 8192).await;
@@ -17,7 +17,7 @@ async fn templates_of_all_hosts_are_one_catalogue() {
 }
 
 #[tokio::test]
-async fn builds_and_their_logs() {
+async fn a_build_is_listed_and_its_log_is_followed() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     agent.lock().build_lines = vec!["one".into()];

@@ -43,7 +43,7 @@ pub async fn send(world: &World, key: &str, method: Method, path: &str, body: Va
 
 /// What tells hosts that memory is not to be oversold, and whom a machine belongs to.
 #[tokio::test]
-async fn hosts_hear_that_they_are_shared() {
+async fn hosts_are_notified_when_they_are_shared() {
     let world = World::start_with(|config| config.tenancy.allow_emulated = true).await;
     let agent = world.agent("host-a", 65_536).await;
     assert!(!agent.report().await.shared);
@@ -54,7 +54,7 @@ async fn hosts_hear_that_they_are_shared() {
 }
 
 #[tokio::test]
-async fn an_operator_manages_workspaces_and_a_tenant_does_not() {
+async fn only_operators_manage_workspaces() {
     let (world, _agent, owner) = world_with("shop").await;
     let listed = world.get("/v1/workspaces").await.expect(200);
     let names: Vec<_> = listed["items"].as_array().unwrap().iter().map(|item| item["id"].clone()).collect();
@@ -90,7 +90,7 @@ async fn an_operator_manages_workspaces_and_a_tenant_does_not() {
 }
 
 #[tokio::test]
-async fn quotas_are_the_operators() {
+async fn operators_set_workspace_quotas() {
     let (world, _agent, owner) = world_with("shop").await;
     let set = world.request(Method::PUT, "/v1/workspaces/shop/quota").json(&json!({"sandboxes": 1}));
     assert_eq!(world.send(set).await.expect(200)["quota"]["sandboxes"], 1);
@@ -102,7 +102,7 @@ async fn quotas_are_the_operators() {
 }
 
 #[tokio::test]
-async fn only_an_operator_deletes_keys_of_operators_and_never_the_last_that_works() {
+async fn only_operators_delete_operator_keys_and_the_last_valid_one_is_kept() {
     let (world, _agent, _) = world_with("shop").await;
     let own = &world.token[..12];
     let owner = key(&world, "default", json!({"role": "owner"})).await;
@@ -115,7 +115,7 @@ async fn only_an_operator_deletes_keys_of_operators_and_never_the_last_that_work
 }
 
 #[tokio::test]
-async fn a_rotated_key_overlaps_as_long_as_said() {
+async fn a_rotated_key_works_for_the_requested_overlap() {
     let (world, _agent, owner) = world_with("shop").await;
     let works = async |key: &str| send(&world, key, Method::GET, "/v1/me", json!({})).await.status == 200;
     let prefix = owner[..12].to_owned();
@@ -136,7 +136,7 @@ async fn a_rotated_key_overlaps_as_long_as_said() {
 }
 
 #[tokio::test]
-async fn a_key_works_from_its_networks_only() {
+async fn a_key_works_only_from_its_networks() {
     let (world, _agent, _) = world_with("shop").await;
     let here = key(&world, "shop", json!({"allow_from": ["127.0.0.0/8", "::1"]})).await;
     let elsewhere = key(&world, "shop", json!({"allow_from": ["192.0.2.0/24"]})).await;
@@ -155,7 +155,7 @@ async fn a_key_works_from_its_networks_only() {
 }
 
 #[tokio::test]
-async fn a_suspended_workspace_sleeps_and_comes_back_as_it_was() {
+async fn a_suspended_workspace_hibernates_and_resumes_unchanged() {
     let (world, agent, owner) = world_with("shop").await;
     let create = || send(&world, &owner, Method::POST, "/v1/sandboxes", json!({}));
     let (first, second) = (create().await.expect(201), create().await.expect(201));
@@ -210,7 +210,7 @@ async fn a_machine_that_cannot_hibernate_is_paused() {
 }
 
 #[tokio::test]
-async fn a_deleted_workspace_takes_everything_with_it() {
+async fn deleting_a_workspace_deletes_its_resources() {
     let (mut world, agent, owner) = world_with("shop").await;
     let made =
         send(&world, &owner, Method::POST, "/v1/sandboxes", json!({"persistent": true})).await.expect(201);
@@ -249,7 +249,7 @@ async fn a_deleted_workspace_takes_everything_with_it() {
 }
 
 #[tokio::test]
-async fn strangers_do_not_share_an_emulated_host() {
+async fn tenants_do_not_share_an_emulated_host() {
     let world = World::start().await;
     let agent = world.agent("host-a", 65_536).await;
     world.create().await;

@@ -38,7 +38,7 @@ async fn a_rollback_keeps_the_sandbox() {
 }
 
 #[tokio::test]
-async fn old_snapshots_go_by_count_and_by_time() {
+async fn old_snapshots_are_deleted_by_count_and_by_ttl() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let id = world.create().await;
@@ -59,7 +59,7 @@ async fn old_snapshots_go_by_count_and_by_time() {
 }
 
 #[tokio::test]
-async fn checkpoints_are_taken_by_reports_of_activity() {
+async fn checkpoints_are_configurable_and_taken_only_when_due() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let body = json!({"checkpoints": {"every_seconds": 10, "keep_last": 1}});
@@ -80,7 +80,7 @@ async fn checkpoints_are_taken_by_reports_of_activity() {
 }
 
 #[tokio::test]
-async fn an_idle_timeout_is_passed_on_and_a_lease_has_a_limit() {
+async fn idle_timeouts_are_forwarded_and_leases_are_limited() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let made = world.post("/v1/sandboxes", json!({"idle_timeout_seconds": 7})).await.expect(201);
@@ -99,7 +99,7 @@ async fn an_idle_timeout_is_passed_on_and_a_lease_has_a_limit() {
 }
 
 #[tokio::test]
-async fn ancestors_are_remembered() {
+async fn lineage_keeps_deleted_ancestors() {
     let world = World::start().await;
     let _agent = world.agent("host-a", 8192).await;
     let root = world.create().await;

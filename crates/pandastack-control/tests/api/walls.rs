@@ -23,7 +23,7 @@ async fn at_host(world: &World, host: &str, method: Method, path: &str, body: Op
 }
 
 #[tokio::test]
-async fn no_app_takes_a_name_of_the_api() {
+async fn apps_cannot_take_host_names_of_the_api() {
     let (world, _agent) = at_example().await;
     // Whatever the caller says about where it is.
     for host in ["x.example.com", "panda.example.com", "localhost", "elsewhere.test"] {
@@ -55,7 +55,7 @@ async fn no_app_takes_a_name_of_the_api() {
 }
 
 #[tokio::test]
-async fn a_domain_from_before_needs_no_proof_and_a_new_one_does() {
+async fn only_new_domains_require_proof() {
     let (mut world, _agent) = at_example().await;
     world.post("/v1/apps", json!({"name": "shop"})).await.expect(201);
     // Nothing answers there: proofs cannot be looked up.
@@ -82,7 +82,7 @@ async fn a_domain_from_before_needs_no_proof_and_a_new_one_does() {
 }
 
 #[tokio::test]
-async fn another_join_secret_stops_the_start() {
+async fn a_changed_link_secret_stops_the_start() {
     let mut world = World::start().await;
     let mut config = world.config().clone();
     world.stop().await;
@@ -99,7 +99,7 @@ async fn another_join_secret_stops_the_start() {
 }
 
 #[tokio::test]
-async fn an_access_token_ends_with_its_key_and_with_a_revocation() {
+async fn an_access_token_ends_on_key_deletion_or_revocation() {
     let world = World::start().await;
     let _agent = world.agent("a", 8192).await;
     let id = world.create().await;
@@ -127,7 +127,7 @@ async fn an_access_token_ends_with_its_key_and_with_a_revocation() {
 }
 
 #[tokio::test]
-async fn wrong_signatures_are_slowed_down_and_search_nothing() {
+async fn signatures_must_name_a_sandbox_and_invalid_ones_are_rate_limited() {
     let world = World::start().await;
     let _agent = world.agent("a", 8192).await;
     let id = world.create().await;

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_gets_every_file_and_few_are_there_at_once() {
+    fn every_log_file_is_fed_with_few_staged() {
         let mut there = BTreeSet::new();
         // The checkpoint first, then from where it starts; at the end once more what it ended with.
         for asked in [7].into_iter().chain(3..100).chain([98]) {
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_without_files_is_none() {
+    fn a_log_without_files_has_no_window() {
         assert_eq!(window(0, 0, &BTreeSet::new()), (vec![], vec![]));
     }
 }

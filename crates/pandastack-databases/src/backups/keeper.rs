@@ -320,13 +320,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_base_backup_one_is_due() {
+    fn a_missing_base_backup_is_due_immediately() {
         let wait = wait_for_base(&Catalog::default(), &Status::default(), Timestamp::now());
         assert_eq!(wait, Duration::ZERO);
     }
 
     #[tokio::test]
-    async fn an_archive_that_is_back_is_noticed_and_one_that_was_never_away_is_not() {
+    async fn archive_recovery_is_detected_only_after_an_outage() {
         let (status, log) = watch::channel(Status::default());
         let mut waiting = tokio::spawn(archive_recovered(log));
         let failing = |since| move |status: &mut Status| status.failing_since = since;

@@ -301,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn much_log_needs_no_more_room_than_the_original_had() {
+    fn restore_volume_size_is_bounded_by_the_original() {
         const GIB: u64 = 1024 * MIB;
         for (tar, log, original, expect) in [
             (1, 1, 8, 8),

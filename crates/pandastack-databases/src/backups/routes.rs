@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failed_restore_is_named_until_one_works() {
+    fn a_failed_restore_drill_is_reported_until_one_succeeds() {
         let drill = |ok: bool| {
             let error = (!ok).then(|| "a table is broken".to_owned());
             DatabaseDrill { at: now(), ok, took_ms: 1, error }

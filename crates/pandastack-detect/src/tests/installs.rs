@@ -8,7 +8,7 @@ fn plan_of(files: &[(&str, &str)], install: Option<&str>) -> Plan {
 }
 
 #[test]
-fn everything_that_pip_reads_decides_whether_it_installs_again() {
+fn every_file_read_by_pip_is_an_install_input() {
     let requirements =
         "-r requirements/prod.txt\n--constraint=./deps/pins.txt # of us\n-r ../shared.txt\n-c nowhere.txt\n";
     let plan = plan_of(
@@ -41,7 +41,7 @@ fn everything_that_pip_reads_decides_whether_it_installs_again() {
 }
 
 #[test]
-fn packages_that_are_part_of_the_source_are_installed_at_every_build() {
+fn packages_in_the_source_tree_are_installed_on_every_build() {
     let pip = "/usr/bin/python3 -m pip --python /srv/venv/bin/python install";
     let main = ("main.py", "");
     let project = plan_of(&[main, ("pyproject.toml", "[project]\nname='a'")], None);
@@ -67,7 +67,7 @@ fn packages_that_are_part_of_the_source_are_installed_at_every_build() {
 }
 
 #[test]
-fn directories_that_installers_copy_are_installed_anew_at_every_build() {
+fn copied_python_path_dependencies_are_reinstalled_every_build() {
     let check = |lock: &str, list: &str, text: &str, is_copied: bool| {
         let plan = plan_of(&[("main.py", ""), (lock, ""), (list, text)], None);
         assert!(plan.install.is_some(), "{text}");
@@ -90,7 +90,7 @@ fn directories_that_installers_copy_are_installed_anew_at_every_build() {
 }
 
 #[test]
-fn directories_that_node_managers_copy_are_installed_anew_at_every_build() {
+fn copied_node_path_dependencies_are_reinstalled_every_build() {
     let check = |lock: &str, version: &str, is_copied: bool| {
         let package = format!(r#"{{"dependencies":{{"lib":"{version}"}},"main":"a.js"}}"#);
         let plan = plan_of(&[("package.json", package.as_str()), (lock, "")], None);
@@ -109,7 +109,7 @@ fn directories_that_node_managers_copy_are_installed_anew_at_every_build() {
 }
 
 #[test]
-fn what_scripts_of_a_package_read_decides_too() {
+fn files_read_by_package_scripts_are_install_inputs() {
     let package = r#"{"dependencies":{"a":"1"},"main":"a.js","scripts":{"preinstall":"node ./tools/get.js","postinstall":"prisma generate && patch-package"}}"#;
     let files = [
         ("package.json", package),
@@ -150,7 +150,7 @@ fn what_scripts_of_a_package_read_decides_too() {
 }
 
 #[test]
-fn a_given_command_uses_the_files_it_names_and_well_known_ones() {
+fn an_install_command_depends_on_named_and_known_files() {
     let manifest = ("pandastack.toml", "[app]\nstart_command = \"./serve\"\n");
     let files = [manifest, ("Gemfile.lock", ""), ("bin/setup", ""), ("bin/other", "")];
     let plan = plan_of(&files, Some("bundle install && sh ./bin/setup"));

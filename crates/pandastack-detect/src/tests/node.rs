@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn next_serves_itself_or_is_exported() {
+fn nextjs_apps_run_a_server_or_export_static_files() {
     let package = r#"{"dependencies":{"next":"15","react":"19"},"scripts":{"build":"next build","start":"next start"}}"#;
     let row = |serve| Row {
         framework: "next",
@@ -31,7 +31,7 @@ fn next_serves_itself_or_is_exported() {
 }
 
 #[test]
-fn vite_is_files_unless_a_server_is_in_it() {
+fn vite_apps_are_static_unless_they_include_a_server() {
     let package = r#"{"devDependencies":{"vite":"7"},"scripts":{"build":"vite build"}}"#;
     let row = |directory| Row {
         framework: "vite",
@@ -73,7 +73,7 @@ fn vite_is_files_unless_a_server_is_in_it() {
 }
 
 #[test]
-fn cra_is_files_whatever_its_start_script_says() {
+fn create_react_app_is_served_as_static_files() {
     let package = r#"{"dependencies":{"react-scripts":"5"},"scripts":{"start":"react-scripts start","build":"react-scripts build"}}"#;
     check(
         &[("package.json", package), ("package-lock.json", "{}")],
@@ -88,7 +88,7 @@ fn cra_is_files_whatever_its_start_script_says() {
 }
 
 #[test]
-fn node_starts_by_script_main_or_index() {
+fn node_apps_start_by_script_main_or_index() {
     let row = |start: &str| Row {
         framework: "node",
         install: None,
@@ -110,7 +110,7 @@ fn node_starts_by_script_main_or_index() {
 }
 
 #[test]
-fn package_managers_are_told_by_field_then_lock() {
+fn package_managers_come_from_the_field_then_the_lock_file() {
     let package = r#"{"dependencies":{"a":"1"},"main":"a.js"}"#;
     let named = |version: &str| {
         format!(r#"{{"dependencies":{{"a":"1"}},"main":"a.js","packageManager":"{version}"}}"#)
@@ -148,7 +148,7 @@ fn package_managers_are_told_by_field_then_lock() {
 }
 
 #[test]
-fn node_versions_are_told_by_engines_then_files() {
+fn node_versions_come_from_engines_then_version_files() {
     for (engines, file, major) in [
         (r#""engines":{"node":"20.x"},"#, None, Some(20)),
         (r#""engines":{"node":"^22.1.0"},"#, Some((".nvmrc", "18")), Some(22)),
@@ -168,7 +168,7 @@ fn node_versions_are_told_by_engines_then_files() {
 }
 
 #[test]
-fn conditions_on_node_that_name_no_version_are_known() {
+fn node_requirements_without_an_exact_version_are_detected() {
     let check = |engines: &str, file: Option<(&str, &str)>, expect: Option<(&str, &str)>| {
         let package = format!(r#"{{"main":"a.js","engines":{{"node":"{engines}"}}}}"#);
         let mut files = vec![("package.json", package.as_str())];

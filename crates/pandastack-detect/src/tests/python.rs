@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn python_servers_are_found_by_their_object() {
+fn python_servers_are_detected_by_their_app_object() {
     let added =
         |server: &str| format!(" && /usr/bin/python3 -m pip --python /srv/venv/bin/python install {server}");
     for (files, install, start, because) in [
@@ -75,7 +75,7 @@ fn python_servers_are_found_by_their_object() {
 }
 
 #[test]
-fn python_installers_are_told_by_their_locks() {
+fn python_installers_are_detected_by_their_lock_files() {
     for (files, part) in [
         (vec![("uv.lock", ""), ("pyproject.toml", "[project]")], "uv sync --locked --no-dev"),
         (vec![("poetry.lock", ""), ("pyproject.toml", "")], "poetry install --only main"),
@@ -92,7 +92,7 @@ fn python_installers_are_told_by_their_locks() {
 }
 
 #[test]
-fn the_python_that_is_wanted_is_known() {
+fn the_requested_python_version_is_detected() {
     let check = |file: &str, text: &str, expect: Option<&str>| {
         let plan = detect(&view(&[("main.py", ""), (file, text)]), &UserSettings::default()).unwrap();
         let expect = expect.map(|version| (version, file));

@@ -33,14 +33,18 @@ pub(super) async fn read(
     } else {
         paths::build_log(&build.id, offset)
     };
-    let lines = timeout(LAST_LINES_WAIT, lines(caller, &path, limit)).await.unwrap_or(Ok(Vec::new()))?;
+    let mut found = Vec::new();
+    // What was read until then is shown.
+    if let Ok(read) = timeout(LAST_LINES_WAIT, read_lines(caller, &path, limit, &mut found)).await {
+        read?;
+    }
     let at = build.ended_at.unwrap_or_else(Timestamp::now);
-    Ok(lines.iter().map(|line| entry(line, at)).collect())
+    Ok(found.iter().map(|line| entry(line, at)).collect())
 }
 
-async fn lines(caller: &Caller, path: &str, limit: usize) -> NativeResult<Vec<String>> {
+async fn read_lines(caller: &Caller, path: &str, limit: usize, lines: &mut Vec<String>) -> NativeResult<()> {
     let mut body = caller.open(path).await?.into_body().into_data_stream();
-    let (mut reader, mut lines) = (Reader::new(EVENT_BYTES_MAX), Vec::new());
+    let mut reader = Reader::new(EVENT_BYTES_MAX);
     let broken = |error: String| NativeError::new(http::StatusCode::BAD_GATEWAY, error);
     while lines.len() < limit {
         let event = reader.next_event().map_err(|error| broken(error.to_string()))?;
@@ -54,7 +58,7 @@ async fn lines(caller: &Caller, path: &str, limit: usize) -> NativeResult<Vec<St
             },
         }
     }
-    Ok(lines)
+    Ok(())
 }
 
 /// A line of a native log: `#3 [3/7] RUN make`, `#3 0.512 text`, `#3 DONE 2.1s`, or a sentence.
@@ -116,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_have_the_numbers_of_the_client() {
+    fn build_log_lines_use_the_clients_step_numbers() {
         let at = Timestamp::UNIX_EPOCH;
         let shown = |line: &str| {
             let entry = entry(line, at);
@@ -140,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_names_the_step_of_the_client() {
+    fn a_failure_names_the_clients_step_number() {
         let mut build: Build = serde_json::from_value(json!({
             "id": "b", "name": "mine", "status": "failed", "phase": "failed", "started_at": "2026-01-01T00:00:00Z",
             "error": "step 6 (`RUN exit 3`): the command failed with exit code 3",

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_of_the_builder_become_native_steps() {
+    fn e2b_build_steps_become_native_steps() {
         // As the Python client sends it.
         let wanted = request(json!({
             "fromImage": "e2bdev/base", "force": false,
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_of_the_workspace_keeps_its_user_and_directory() {
+    fn a_workspace_template_keeps_its_user_and_directory() {
         let config = ImageConfig { user: Some("app".to_owned()), ..ImageConfig::default() };
         let base = Base { from: "mine:v1".to_owned(), config: Some(config) };
         let wanted = json!({ "fromTemplate": "mine:v1", "force": true, "readyCmd": "",
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_built_is_named() {
+    fn unsupported_build_steps_are_named_in_the_error() {
         let refused = |step: Value| {
             translate(request(json!({ "steps": [{ "type": "RUN", "args": ["a"] }, step] })), &platform())
                 .unwrap_err()

@@ -128,8 +128,11 @@ pub(super) async fn start(
         Err(refused) => Err(refused),
     };
     if let Err(refused) = started {
-        // A build that was already started refuses too, and goes on.
-        if refused.status != StatusCode::CONFLICT
+        // A build that was already started refuses too, and continues. After other failures the client may
+        // start it again.
+        let is_final = refused.status.is_client_error()
+            && ![StatusCode::CONFLICT, StatusCode::TOO_MANY_REQUESTS].contains(&refused.status);
+        if is_final
             && let Err(error) =
                 caller.call(Method::POST, &paths::cancel_build(&build.id), Some(&json!({}))).await
         {
@@ -203,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn only_named_tags_mean_a_version() {
+    fn only_builds_with_the_default_tag_move_latest() {
         let case = |name: &str, tags: &[&str], keep_latest| {
             (name.to_owned(), tags.iter().map(|tag| (*tag).to_owned()).collect::<Vec<_>>(), keep_latest)
         };

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_enforced_is_refused() {
+    fn unsupported_options_are_rejected() {
         assert_eq!(checked(r#"{"templateID":"base","allow_internet_access":true,"network":{}}"#), None);
         assert_eq!(
             checked(r#"{"templateID":"base","network":{"allowPublicTraffic":false,"denyOut":[]}}"#),

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sandbox_that_started_at_the_time_itself_is_listed() {
+    fn the_started_after_filter_is_inclusive() {
         let sandbox: Sandbox = serde_json::from_value(serde_json::json!({
             "id": "a", "workspace": "default", "template": "base", "cpu": 1, "memory_mb": 512,
             "status": "running", "host_reachable": true, "engine": "qemu", "isolation": "emulated",

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_become_policies() {
+    fn allow_and_deny_lists_become_policies() {
         for (asked, expected) in [
             ("{}", None),
             (r#"{"allowPublicTraffic":false}"#, None),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_enforced_is_refused() {
+    fn unsupported_options_are_rejected() {
         for (asked, status) in [
             (r#"{"rules":{"a.com":[{}]}}"#, 501),
             (r#"{"egressProxy":{"address":"a:1"}}"#, 501),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn holes_are_cut_out_of_networks() {
+    fn denied_subnets_are_subtracted_from_networks() {
         let cidr = |text: &str| text.parse::<Cidr>().unwrap();
         for (from, hole, left) in [
             ("10.0.0.0/8", "11.0.0.0/8", vec!["10.0.0.0/8"]),

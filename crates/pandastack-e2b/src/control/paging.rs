@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_follow_each_other_and_end() {
+    fn pages_are_linked_by_tokens_until_the_last() {
         let next =
             |response: Response| response.headers().get(NEXT_TOKEN).map(|v| v.to_str().unwrap().to_owned());
         let first = next(page(items(5), Some(2), None).unwrap());
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_has_a_largest_size() {
+    fn page_size_is_limited() {
         let full = page(items(PAGE_ITEMS_MAX + 1), Some(usize::MAX), None).unwrap();
         assert_eq!(full.headers()[NEXT_TOKEN], format!("k{}", PAGE_ITEMS_MAX - 1));
         assert!(!page(items(PAGE_ITEMS_MAX), None, None).unwrap().headers().contains_key(NEXT_TOKEN));

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_are_found_below_the_address_of_the_api() {
+    fn sandbox_ports_use_the_api_domain() {
         for (host, expected) in [
             ("127.0.0.1:8080", "localhost:8080"),
             ("[::1]:8080", "localhost:8080"),
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_of_the_platform_are_not_shown() {
+    fn platform_labels_are_hidden() {
         let metadata: Metadata = [("a", "1"), ("e2b.auto_resume", "true"), ("fork_tree_id", "x")]
             .map(|(k, v)| (k.into(), v.into()))
             .into();

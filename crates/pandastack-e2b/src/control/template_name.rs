@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_templates_are_understood() {
+    fn template_names_map_to_native_names() {
         let build = BuildId::random();
         for (given, native) in [
             ("base", "base"),

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn messages_are_found_wherever_the_chunks_are_cut() {
+    async fn connect_messages_are_parsed_across_chunk_boundaries() {
         let mut bytes = message(&json!({ "a": 1 })).to_vec();
         bytes.extend_from_slice(&message(&json!({ "a": 2 })));
         bytes.extend_from_slice(&end(Ok(())));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_says_what_went_wrong() {
+    fn the_end_of_stream_message_contains_the_error() {
         assert_eq!(&end(Ok(()))[..], b"\x02\0\0\0\x02{}");
         let error = end(Err(RpcError::new(RpcCode::NotFound, "x")));
         assert!(String::from_utf8_lossy(&error).contains(r#""code":"not_found""#));

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_target_of_a_link_is_a_path_from_the_root() {
+    fn symlink_targets_are_shown_as_absolute_paths() {
         for (target, expected) in [
             ("/etc/x", "/etc/x"),
             ("x", "/home/user/x"),
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_text_and_devices_are_left_out() {
+    fn sizes_are_strings_and_device_files_are_omitted() {
         let file = FileEntry { size: 1 << 40, uid: 7, ..FileEntry::default() };
         let shown = entry(&file).unwrap();
         assert_eq!((&shown["size"], &shown["owner"]), (&json!("1099511627776"), &json!("7")));

@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ends_have_the_form_that_clients_expect() {
+    fn process_exits_have_the_e2b_format() {
         assert_eq!(
             ended(&json!({ "exit_code": 0, "signal": null })),
             json!({ "exitCode": 0, "exited": true, "status": "exit status 0" })

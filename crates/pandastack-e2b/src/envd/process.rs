@@ -298,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_shown_as_they_were_started() {
+    fn a_command_line_is_split_into_its_original_arguments() {
         let (cmd, args) = split_command("/bin/bash -l -c sleep 5; echo x");
         assert_eq!(
             (cmd.as_str(), args.as_slice()),
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_becomes_a_native_one() {
+    fn an_e2b_process_start_translates_to_a_native_start() {
         let wanted: Start = serde_json::from_value(json!({
             "process": { "cmd": "/bin/bash", "args": ["-l", "-c", "true"], "envs": { "A": "1" }, "cwd": "work" },
             "stdin": false,

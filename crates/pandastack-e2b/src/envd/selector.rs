@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_used_again_means_the_process_that_runs() {
+    fn a_reused_pid_selects_the_running_process() {
         let list =
             vec![process(1, 7, "a", "running"), process(2, 7, "b", "exited"), process(3, 8, "a", "exited")];
         let pick = |pid, tag: Option<&str>| Selector { pid, tag: tag.map(str::to_owned) }.pick(list.clone());

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn gzip_is_unpacked_and_damage_is_noticed() {
+    async fn gzip_uploads_are_decompressed_and_corruption_is_detected() {
         let text: Vec<u8> = (0..300_000_u32).flat_map(u32::to_le_bytes).collect();
         assert_eq!(unpack(pack(&text)).await.unwrap(), text);
         assert_eq!(unpack(pack(b"")).await.unwrap(), b"");

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_named_below_the_directory() {
+    fn watch_events_have_paths_relative_to_the_directory() {
         check(ChangeKind::Created, "/home/user/a", None, &[("a", "EVENT_TYPE_CREATE")]);
         check(ChangeKind::Modified, "/home/user/d/b", None, &[("d/b", "EVENT_TYPE_WRITE")]);
         check(

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_poll_gets_what_arrives_shortly_after_it() {
+    async fn a_poll_waits_for_late_events() {
         let (watchers, sandbox) = (Arc::new(Watchers::default()), SandboxId::random());
         let id = watchers.insert(watcher(&sandbox)).unwrap();
         let kept = watchers.polled(&sandbox, &id).unwrap();

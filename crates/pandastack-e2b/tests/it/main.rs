@@ -12,7 +12,8 @@ use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 use http::StatusCode;
 use pandastack_e2b::{
-    Access, Directory, DirectoryUnavailable, ENVD_PORT, Facade, FoundSandbox, INTERPRETER_PORT, OnBehalf,
+    Access, DelegatedAccess, Directory, DirectoryUnavailable, ENVD_PORT, Facade, FoundSandbox,
+    INTERPRETER_PORT,
 };
 use pandastack_edge::Target;
 use pandastack_types::api::Sandbox;
@@ -22,7 +23,7 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 
 /// Calls that reached the native API: method and path, key, and on whose behalf.
-type Calls = Arc<Mutex<Vec<(String, Option<String>, Option<OnBehalf>)>>>;
+type Calls = Arc<Mutex<Vec<(String, Option<String>, Option<DelegatedAccess>)>>>;
 
 /// Bodies of calls that had one, as JSON.
 type Bodies = Arc<Mutex<Vec<Value>>>;
@@ -63,7 +64,7 @@ impl Directory for One {
         *self.wrong.lock().unwrap() < WRONG_MAX
     }
 
-    fn note_wrong(&self, _: Option<IpAddr>) {
+    fn count_invalid_key(&self, _: Option<IpAddr>) {
         *self.wrong.lock().unwrap() += 1;
     }
 }
@@ -88,7 +89,7 @@ struct Fixture {
 async fn record(State((calls, bodies, shown)): State<(Calls, Bodies, Value)>, request: Request) -> Response {
     let key = request.headers().get("authorization").map(|value| value.to_str().unwrap().to_owned());
     let call = format!("{} {}", request.method(), request.uri());
-    calls.lock().unwrap().push((call.clone(), key, request.extensions().get::<OnBehalf>().cloned()));
+    calls.lock().unwrap().push((call.clone(), key, request.extensions().get::<DelegatedAccess>().cloned()));
     let body = to_bytes(request.into_body(), usize::MAX).await.unwrap();
     bodies.lock().unwrap().extend(serde_json::from_slice::<Value>(&body));
     match call.as_str() {
@@ -150,7 +151,7 @@ impl Fixture {
         detail["envdAccessToken"].as_str().unwrap().to_owned()
     }
 
-    fn last(&self) -> (String, Option<String>, Option<OnBehalf>) {
+    fn last(&self) -> (String, Option<String>, Option<DelegatedAccess>) {
         self.calls.lock().unwrap().last().cloned().unwrap()
     }
 }
@@ -170,7 +171,7 @@ fn list() -> http::request::Builder {
 }
 
 #[tokio::test]
-async fn the_control_plane_passes_the_key_on_and_translates_refusals() {
+async fn the_control_plane_forwards_the_key_and_translates_errors() {
     let made = fixture("running", json!({}));
     assert_eq!(made.control("/sandboxes/gone", None).await.0, 401);
     assert_eq!(made.control("/sandboxes/gone", Some("pds_wrong")).await.0, 401);
@@ -188,7 +189,7 @@ async fn the_control_plane_passes_the_key_on_and_translates_refusals() {
 }
 
 #[tokio::test]
-async fn a_sandboxs_port_needs_its_token_and_acts_on_its_behalf() {
+async fn a_sandbox_port_requires_the_sandbox_access_token() {
     let made = fixture("running", json!({}));
     let token = made.token().await;
     let before = made.calls.lock().unwrap().len();
@@ -205,14 +206,14 @@ async fn a_sandboxs_port_needs_its_token_and_acts_on_its_behalf() {
     assert_eq!(call, format!("GET /v1/sandboxes/{}/processes", made.id));
     assert_eq!(
         (key, behalf),
-        (None, Some(OnBehalf { sandbox: made.id.clone(), key: Some("pds_k".to_owned()) }))
+        (None, Some(DelegatedAccess { sandbox: made.id.clone(), key: Some("pds_k".to_owned()) }))
     );
     let execute = http::Request::post("/execute").header("x-access-token", "wrong");
     assert_eq!(made.port(INTERPRETER_PORT, &made.id, execute).await.0, 401);
 }
 
 #[tokio::test]
-async fn a_sandbox_that_is_gone_or_paused_is_told_as_such() {
+async fn a_missing_or_paused_sandbox_is_reported() {
     let health = || http::Request::get("/health");
     let made = fixture("running", json!({}));
     assert_eq!(made.port(ENVD_PORT, &made.id, health()).await.0, 204);
@@ -230,7 +231,7 @@ async fn a_sandbox_that_is_gone_or_paused_is_told_as_such() {
 }
 
 #[tokio::test]
-async fn a_pause_without_memory_keeps_the_disk_alone() {
+async fn a_pause_without_memory_keeps_only_the_disk() {
     let kept = async |body: Value| {
         let made = fixture("running", json!({}));
         assert_eq!(made.post(&format!("/sandboxes/{}/pause", made.id), body).await.0, 204);
@@ -243,7 +244,7 @@ async fn a_pause_without_memory_keeps_the_disk_alone() {
 }
 
 #[tokio::test]
-async fn a_signed_url_names_its_sandbox() {
+async fn a_signed_url_must_name_its_sandbox() {
     use base64::Engine as _;
     use sha2::Digest as _;
     let made = fixture("running", json!({}));
@@ -260,7 +261,10 @@ async fn a_signed_url_names_its_sandbox() {
     assert!(body["message"].as_str().unwrap().contains("sandbox_id"), "{body}");
     let url = format!("/files?path=/a&signature={good}&sandbox_id={id}");
     assert_eq!(made.control(&url, None).await, (200, json!("content")));
-    assert_eq!(made.last().2, Some(OnBehalf { sandbox: made.id.clone(), key: Some("pds_k".to_owned()) }));
+    assert_eq!(
+        made.last().2,
+        Some(DelegatedAccess { sandbox: made.id.clone(), key: Some("pds_k".to_owned()) })
+    );
     let late = sign(format!("/a:read::{token}:1"));
     let late = format!("/files?path=/a&signature={late}&signature_expiration=1&sandbox_id={id}");
     let (status, body) = made.control(&late, None).await;
@@ -275,7 +279,7 @@ async fn a_signed_url_names_its_sandbox() {
 }
 
 #[tokio::test]
-async fn a_token_ends_with_the_key_that_asked_for_it() {
+async fn an_access_token_is_revoked_with_its_key() {
     let made = fixture("running", json!({}));
     let token = made.token().await;
     let ask = || made.port(ENVD_PORT, &made.id, list().header("x-access-token", &token));

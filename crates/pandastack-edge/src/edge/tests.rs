@@ -94,7 +94,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn what_a_stop_cut_off_is_sent_again_if_that_does_no_harm() {
+async fn idempotent_requests_interrupted_by_a_stop_are_resent() {
     let world = World::start().await;
     let program = async {
         let _cut = world.accept_and_stop().await;
@@ -143,7 +143,7 @@ async fn ask_app(
 }
 
 #[tokio::test]
-async fn what_a_stop_cut_off_goes_back_to_its_machine_if_no_other_answers() {
+async fn interrupted_requests_return_to_their_machine_if_no_other_responds() {
     let world = World::start().await;
     let app = app_of(&world, 2);
     let program = async {
@@ -156,7 +156,7 @@ async fn what_a_stop_cut_off_goes_back_to_its_machine_if_no_other_answers() {
 }
 
 #[tokio::test]
-async fn a_request_that_all_machines_were_stopped_under_is_answered_by_one_of_them() {
+async fn a_repeatable_request_is_retried_after_its_machines_stop() {
     let world = World::start().await;
     let app = app_of(&world, 2);
     let program = async {
@@ -173,7 +173,7 @@ async fn a_request_that_all_machines_were_stopped_under_is_answered_by_one_of_th
 }
 
 #[tokio::test]
-async fn an_upgrade_succeeds_though_its_sandbox_is_about_to_stop() {
+async fn an_upgrade_succeeds_while_its_sandbox_is_stopping() {
     let world = World::start().await;
     let program = async {
         let mut stream = world.accept().await;

@@ -29,8 +29,8 @@ use crate::limits::{HELD_WAIT, PARTING_WAIT, REQUESTS_PER_SANDBOX_MAX, STILL_AFT
 use crate::pool::Pools;
 use crate::stall::Epoch;
 use follow::follow;
-pub(crate) use permit::NoPermit;
 pub use permit::Permit;
+pub(crate) use permit::PermitError;
 
 /// Permission to send requests to a sandbox while its guest runs.
 pub struct TrafficGrant {
@@ -115,16 +115,16 @@ impl TrafficGrant {
     }
 
     /// A permit for one request, stream or tunnel.
-    pub fn enter(self: &Arc<Self>) -> Result<Permit, NoPermit> {
+    pub fn enter(self: &Arc<Self>) -> Result<Permit, PermitError> {
         // Counted before the look, so that a drain that begins in between waits for this one.
         let before = self.in_flight.fetch_add(1, Ordering::SeqCst);
         self.unanswered.fetch_add(1, Ordering::SeqCst);
         let permit = Permit::new(Arc::clone(self), true);
         if !self.is_open() {
-            return Err(NoPermit::Closed);
+            return Err(PermitError::Closed);
         }
         if before >= REQUESTS_PER_SANDBOX_MAX {
-            return Err(NoPermit::Full);
+            return Err(PermitError::Full);
         }
         self.note_activity();
         Ok(permit)

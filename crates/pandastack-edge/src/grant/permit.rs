@@ -9,7 +9,7 @@ use super::TrafficGrant;
 
 /// Why no permit was given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NoPermit {
+pub enum PermitError {
     /// The grant closed; the next one may be opened.
     #[error("the traffic grant is closed")]
     Closed,

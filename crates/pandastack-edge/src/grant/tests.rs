@@ -7,11 +7,11 @@ fn open() -> Arc<TrafficGrant> {
 }
 
 #[tokio::test]
-async fn a_drain_waits_for_permits_and_gives_no_more() {
+async fn a_drain_waits_for_permits_and_grants_no_more() {
     let grant = open();
     let permit = grant.enter().ok().unwrap();
     grant.hold();
-    assert_eq!(grant.enter().err(), Some(NoPermit::Closed));
+    assert_eq!(grant.enter().err(), Some(PermitError::Closed));
     let mut drain = Box::pin(grant.drain(Duration::from_secs(60)));
     assert!(futures::poll!(&mut drain).is_pending());
     assert!(!grant.cut.is_cancelled());
@@ -21,7 +21,7 @@ async fn a_drain_waits_for_permits_and_gives_no_more() {
 }
 
 #[tokio::test]
-async fn what_goes_on_after_its_answer_is_waited_for_too() {
+async fn draining_waits_for_tunnels_after_their_response() {
     let grant = open();
     let permit = grant.enter().ok().unwrap();
     grant.hold();
@@ -35,7 +35,7 @@ async fn what_goes_on_after_its_answer_is_waited_for_too() {
 }
 
 #[tokio::test]
-async fn what_does_not_end_is_cut() {
+async fn draining_cuts_requests_at_the_deadline() {
     let grant = open();
     let _permit = grant.enter().ok().unwrap();
     grant.hold();
@@ -44,7 +44,7 @@ async fn what_does_not_end_is_cut() {
 }
 
 #[tokio::test]
-async fn a_cut_stream_can_say_goodbye_before_the_drain_ends() {
+async fn a_drain_waits_for_cut_streams_to_close() {
     let grant = open();
     let permit = grant.enter().ok().unwrap();
     grant.hold();
@@ -69,7 +69,7 @@ fn resting(grant: &Arc<TrafficGrant>) -> Permit {
 }
 
 #[tokio::test]
-async fn a_stream_on_which_nothing_happens_is_not_waited_for() {
+async fn an_idle_stream_does_not_delay_a_drain() {
     let grant = open();
     let permit = resting(&grant);
     grant.hold();
@@ -85,7 +85,7 @@ async fn a_stream_on_which_nothing_happens_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_stream_that_has_been_still_for_long_is_cut_at_once() {
+async fn a_long_idle_stream_is_cut_immediately() {
     let grant = open();
     let _permit = resting(&grant);
     tokio::time::sleep_until(grant.still_at()).await;
@@ -95,7 +95,7 @@ async fn a_stream_that_has_been_still_for_long_is_cut_at_once() {
 }
 
 #[tokio::test]
-async fn what_goes_on_is_waited_for_beside_a_stream_on_which_nothing_happens() {
+async fn draining_waits_for_active_requests_beside_an_idle_stream() {
     let grant = open();
     let _still = resting(&grant);
     let (unanswered, mut answering) = (grant.enter().ok().unwrap(), resting(&grant));
@@ -113,7 +113,7 @@ async fn what_goes_on_is_waited_for_beside_a_stream_on_which_nothing_happens() {
 }
 
 #[tokio::test]
-async fn moving_bytes_delay_when_a_stream_counts_as_idle() {
+async fn traffic_delays_when_a_stream_becomes_idle() {
     let grant = open();
     let mut permit = resting(&grant);
     let before = grant.still_at();
@@ -148,7 +148,7 @@ fn a_stream_with_work_in_flight_is_not_quiet() {
 }
 
 #[test]
-fn a_request_without_an_answer_is_not_quiet_and_a_silent_stream_is() {
+fn only_an_answered_silent_stream_is_quiet() {
     let grant = open();
     let mut permit = grant.enter().ok().unwrap();
     assert!(!grant.is_quiet());

@@ -119,14 +119,14 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_is_told_the_same_in_both_forms() {
+    fn written_and_inserted_client_headers_match() {
         check_told(&client(), "80-a.localhost:8080");
         check_told(&Client::new("2001:db8::1".parse().unwrap(), 443, true), "a.example");
         check_told(&client(), "a\";b");
     }
 
     #[test]
-    fn a_host_cannot_break_out_of_its_quotes() {
+    fn a_host_header_cannot_inject_forwarded_parameters() {
         let mut headers = HeaderMap::new();
         client().insert_headers(&HeaderValue::from_static("a\";for=1.1.1.1;x=\""), &mut headers);
         assert_eq!(headers[FORWARDED], "for=203.0.113.9;host=\"unknown\";proto=http");

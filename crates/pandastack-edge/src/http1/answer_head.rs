@@ -25,7 +25,7 @@ pub(super) enum Framing {
 
 impl Framing {
     /// Framing of an empty body.
-    pub(super) const NOTHING: Self = Self::Length(0);
+    pub(super) const NO_BODY: Self = Self::Length(0);
     const CHUNKED: Self = Self::Chunked(Chunks::Size);
 
     /// Returns whether the body is complete.
@@ -93,7 +93,7 @@ fn framing(
     let has_no_body =
         matches!(status, StatusCode::SWITCHING_PROTOCOLS | StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     match length {
-        _ if asked_for_head || has_no_body => Ok(Framing::NOTHING),
+        _ if asked_for_head || has_no_body => Ok(Framing::NO_BODY),
         Some(length) => Ok(Framing::Length(length)),
         None if is_coded => coding(headers),
         None => Ok(Framing::UntilClose),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_body_follows_from_its_head() {
+    fn body_framing_is_derived_from_the_response_head() {
         check("HTTP/1.1 200 OK\r\nContent-Length: 5", Framing::Length(5), true);
         check("HTTP/1.1 200 OK\r\nContent-Length: 5\r\ncontent-length: 5", Framing::Length(5), true);
         check("HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked", Framing::CHUNKED, true);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_head_has_no_body_and_keeps_its_length() {
+    fn a_head_response_keeps_its_content_length() {
         let text = Bytes::from_static(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n");
         let head = AnswerHead::parse(&text, true).unwrap().unwrap();
         assert_eq!(head.framing, Framing::Length(0));
@@ -172,21 +172,21 @@ mod tests {
     }
 
     #[test]
-    fn a_length_said_twice_is_passed_on_once() {
+    fn a_repeated_content_length_is_forwarded_once() {
         let text = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n";
         let head = parse(text).unwrap().unwrap();
         assert_eq!(head.response.headers().get_all(CONTENT_LENGTH).iter().count(), 1);
     }
 
     #[test]
-    fn interim_answers_are_not_the_answer() {
+    fn interim_responses_are_not_final_responses() {
         assert!(parse("HTTP/1.1 100 Continue\r\n\r\n").unwrap().is_none());
         assert!(parse("HTTP/1.1 103 Early\r\nLink: x\r\n\r\n").unwrap().is_none());
         assert!(parse("HTTP/1.1 101 Go\r\nUpgrade: x\r\n\r\n").unwrap().is_some());
     }
 
     #[test]
-    fn two_readings_are_one_too_many() {
+    fn responses_with_ambiguous_framing_are_rejected() {
         for lines in [
             "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6",
             "HTTP/1.1 200 OK\r\nContent-Length: 5, 5",

@@ -146,7 +146,7 @@ mod tests {
         b"5\r\nhello\r\n1;a=\"b\"\r\n,\r\n0006 \t\r\n world\r\n0\r\nX-Sum: 9\r\nX-B: c\r\n\r\n";
 
     #[test]
-    fn a_body_is_the_same_wherever_it_is_split() {
+    fn a_chunked_body_parses_at_any_split() {
         for at in 0..BODY.len() {
             let (data, trailers, chunks) = read([&BODY[..at], &BODY[at..]]).unwrap();
             assert_eq!((data.as_str(), chunks), ("hello, world", Chunks::Over), "{at}");
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_is_not_over() {
+    fn truncated_chunked_bodies_are_incomplete() {
         for at in 0..BODY.len() {
             let (_, _, chunks) = read([&BODY[..at]]).unwrap();
             assert_ne!(chunks, Chunks::Over, "{at}");
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_chunk_is_refused() {
+    fn malformed_chunks_are_rejected() {
         let long = format!("1;{}\r\n", "a".repeat(SIZE_LINE_BYTES_MAX));
         let trailers = format!("0\r\nX: {}\r\n\r\n", "a".repeat(TRAILER_BYTES_MAX));
         for text in [

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_a_head_is_found_wherever_it_is_split() {
+    fn the_end_of_a_head_is_found_across_any_split() {
         for text in ["a\r\nb\r\n\r\nrest", "a\nb\n\nrest", "a\r\nb\n\r\nrest"] {
             let end = text.len() - "rest".len();
             for seen in 0..end {

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn most_requests_are_plain() {
+    fn common_requests_are_parsed_as_plain() {
         check("GET /a?b=c HTTP/1.1\r\nHost: x\r\nAccept: */*", 0, false);
         check("HEAD / HTTP/1.1\r\nHost: x\r\nConnection: Keep-Alive", 0, false);
         check("DELETE / HTTP/1.1\r\nHost: x\r\nConnection: close", 0, true);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_is_for_the_library() {
+    fn uncommon_requests_are_left_to_the_http_library() {
         for text in [
             "GET / HTTP/1.0\r\nHost: x",
             "PRI * HTTP/2.0",

@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_says_its_length_once() {
+    fn a_request_head_has_one_length_header() {
         check_request(&[("host", "a")], Length::Known(0), "host: a\r\n");
         check_request(&[("content-length", "0")], Length::Known(0), "content-length: 0\r\n");
         check_request(&[("content-length", "9")], Length::Known(0), "content-length: 0\r\n");

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn one_read_brings_what_was_read_and_what_came_since() {
+    async fn one_read_returns_rewound_and_new_bytes() {
         let (mut client, server) = tokio::io::duplex(64);
         client.write_all(b" and since").await.unwrap();
         let mut rewound = RewoundStream::new(Bytes::from_static(b"before"), server);

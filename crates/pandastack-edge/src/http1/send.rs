@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_stream_keeps_is_not_sent_yet() {
+    fn a_request_is_complete_only_after_a_flush() {
         let (mut stream, mut sending) = (BufferedStream::default(), Sending::new());
         sending.head().extend_from_slice(b"head ");
         sending.begin(RequestBody::from(Bytes::from_static(b"body")), Length::Known(4));

@@ -90,7 +90,7 @@ where
             read_bytes: READ_BYTES,
             sending: Sending::new(),
             asked_for_head: false,
-            left: Framing::NOTHING,
+            left: Framing::NO_BODY,
             is_begun: false,
             is_kept: true,
             is_reused: false,
@@ -166,7 +166,7 @@ where
                 (ReadOutcome::More, _) => {}
                 (ReadOutcome::Closed, Framing::UntilClose) => {
                     self.is_kept = false;
-                    self.left = Framing::NOTHING;
+                    self.left = Framing::NO_BODY;
                 }
                 _ => return Poll::Ready(Some(Err(UpstreamError::Incomplete))),
             }

@@ -123,7 +123,7 @@ const INTERIM: &str = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nX: y\r
 const CLOSED: &str = "HTTP/1.1 200 OK\nX: bare line feeds\n\nhello";
 
 #[tokio::test]
-async fn an_answer_is_the_same_wherever_it_is_split() {
+async fn a_response_parses_at_any_split() {
     for (text, status, reusable) in
         [(LENGTH, 200, true), (CHUNKED, 201, true), (INTERIM, 200, true), (CLOSED, 200, false)]
     {
@@ -142,7 +142,7 @@ async fn an_answer_is_the_same_wherever_it_is_split() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_cut_is_no_answer() {
+async fn a_truncated_response_is_incomplete() {
     for text in [LENGTH, CHUNKED, INTERIM] {
         for at in 1..text.len() {
             let (answer, upstream) =
@@ -158,7 +158,7 @@ async fn an_answer_that_is_cut_is_no_answer() {
 }
 
 #[tokio::test]
-async fn a_connection_closed_before_the_answer_is_told_apart() {
+async fn closing_before_and_during_a_response_are_distinct_errors() {
     let (answer, _) = ask(Guest::default(), Method::GET, nothing()).await;
     assert!(matches!(answer, Err(UpstreamError::Closed)));
     let mut upstream = Upstream::new(Guest::saying(&[b"HTTP/1.1 100 Continue\r\n\r\n"]));
@@ -167,7 +167,7 @@ async fn a_connection_closed_before_the_answer_is_told_apart() {
 }
 
 #[tokio::test]
-async fn a_byte_too_many_ends_a_connection() {
+async fn surplus_response_bytes_prevent_connection_reuse() {
     let check = async |text: &str, reusable| {
         let (answer, upstream) = ask(Guest::saying(&[text.as_bytes()]), Method::GET, nothing()).await;
         assert!(answer.is_ok());
@@ -181,7 +181,7 @@ async fn a_byte_too_many_ends_a_connection() {
 }
 
 #[tokio::test]
-async fn an_answer_to_head_ends_with_its_head() {
+async fn a_head_response_leaves_the_connection_reusable() {
     let text = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n";
     let (answer, upstream) = ask(Guest::saying(&[text.as_bytes()]), Method::HEAD, nothing()).await;
     assert_eq!(answer.unwrap(), (200, String::new()));
@@ -189,7 +189,7 @@ async fn an_answer_to_head_ends_with_its_head() {
 }
 
 #[tokio::test]
-async fn a_head_has_a_size() {
+async fn an_oversized_response_head_is_rejected() {
     let fits =
         format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX: {}\r\n\r\n", "a".repeat(HEAD_BYTES_MAX / 2));
     let long = format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX: {}\r\n\r\n", "a".repeat(HEAD_BYTES_MAX));
@@ -200,7 +200,7 @@ async fn a_head_has_a_size() {
 }
 
 #[tokio::test]
-async fn a_body_of_no_known_length_goes_in_chunks_however_little_is_taken() {
+async fn bodies_of_unknown_length_are_chunked_despite_short_writes() {
     let mut expect = b"POST /x HTTP/1.1\r\ntransfer-encoding: chunked\r\n".to_vec();
     client().write_lines(&http::HeaderValue::from_static(""), &mut expect);
     expect.extend_from_slice(b"\r\n3\r\none\r\n6\r\n,twice\r\n0\r\n\r\n");
@@ -214,7 +214,7 @@ async fn a_body_of_no_known_length_goes_in_chunks_however_little_is_taken() {
 }
 
 #[tokio::test]
-async fn a_guest_that_takes_no_more_may_still_answer() {
+async fn a_guest_that_stops_reading_may_still_respond() {
     let guest = Guest { gulp: Some(0), ..Guest::saying(&[LENGTH.as_bytes()]) };
     let (answer, upstream) = ask(guest, Method::POST, pieces(&["one"])).await;
     assert_eq!(answer.unwrap().1, "hello");
@@ -222,7 +222,7 @@ async fn a_guest_that_takes_no_more_may_still_answer() {
 }
 
 #[tokio::test]
-async fn a_client_that_breaks_off_ends_the_request() {
+async fn a_client_disconnect_ends_the_request() {
     let frames = [Ok(Frame::data(Bytes::from_static(b"one"))), Err(BodyError::from("gone"))];
     let body = StreamBody::new(stream::iter(frames)).boxed_unsync();
     let (answer, upstream) = ask(Guest::saying(&[LENGTH.as_bytes()]), Method::POST, body).await;
@@ -232,7 +232,7 @@ async fn a_client_that_breaks_off_ends_the_request() {
 }
 
 #[tokio::test]
-async fn an_idle_connection_is_silent() {
+async fn a_closed_or_talking_idle_connection_is_detected() {
     let (answer, mut upstream) = ask(Guest::saying(&[LENGTH.as_bytes()]), Method::GET, nothing()).await;
     assert!(answer.is_ok());
     assert!(!upstream.is_silent(), "closed");
@@ -243,7 +243,7 @@ async fn an_idle_connection_is_silent() {
 }
 
 #[tokio::test]
-async fn what_follows_a_switch_belongs_to_the_next_protocol() {
+async fn bytes_after_an_upgrade_belong_to_the_new_protocol() {
     let text = "HTTP/1.1 101 Go\r\nUpgrade: x\r\n\r\nhello";
     let mut upstream = Upstream::new(Guest::saying(&[text.as_bytes()]));
     upstream.begin(&head(Method::GET), &client(), nothing());

@@ -37,9 +37,9 @@ pub(super) fn body_of(
     let length = body.size_hint().exact().map_or(Length::Chunked, Length::Known);
     match head.status {
         StatusCode::NO_CONTENT => (None, None),
-        StatusCode::NOT_MODIFIED => (None, told_length(head)),
+        StatusCode::NOT_MODIFIED => (None, declared_length(head)),
         // The length that another method would get.
-        _ if form.asked_for_head => match (told_length(head), length) {
+        _ if form.asked_for_head => match (declared_length(head), length) {
             (None, Length::Known(length)) if length > 0 => (None, Some(Length::Known(length))),
             (told, _) => (None, told),
         },
@@ -48,7 +48,7 @@ pub(super) fn body_of(
 }
 
 /// The length that the guest stated, for answers without a body.
-fn told_length(head: &Parts) -> Option<Length> {
+fn declared_length(head: &Parts) -> Option<Length> {
     head.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok().map(Length::Known)
 }
 
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_length_is_the_bodys() {
+    fn content_length_is_computed_from_the_body() {
         let wrong = [("content-length", "9"), ("transfer-encoding", "x"), ("connection", "x")];
         check(200, &[], "five!", PLAIN, "200 OK\r\ndate: now\r\ncontent-length: 5", true);
         check(200, &wrong, "five!", PLAIN, "200 OK\r\ndate: now\r\ncontent-length: 5", true);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_without_a_body_has_none() {
+    fn bodyless_responses_are_written_without_a_body() {
         check(204, &[("content-length", "9")], "", PLAIN, "204 No Content\r\ndate: now", false);
         check(
             304,
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_date_is_one_of_its_kind() {
+    fn http_dates_use_the_imf_fixdate_format() {
         let at = |second| Timestamp::from_second(second).unwrap();
         let mut date = Date::default();
         assert_eq!(date.at(at(784_111_777)), "Sun, 06 Nov 1994 08:49:37 GMT");

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_authority_is_made_once_and_found_again() {
+    fn the_local_authority_is_created_once_and_reused() {
         let dir = tempfile::tempdir().unwrap();
         let first = LocalAuthority::open(dir.path()).unwrap();
         let pem = std::fs::read_to_string(LocalAuthority::certificate_path(dir.path())).unwrap();

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pair_that_was_good_stays_until_both_files_are_good_again() {
+    fn the_old_certificate_is_served_until_both_new_files_match() {
         let directory = tempfile::tempdir().unwrap();
         let (chain, key) = (directory.path().join("chain.pem"), directory.path().join("key.pem"));
         write_chain_and_key(&chain, &key);

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_ends_where_its_length_says_however_it_is_split() {
+    fn a_frame_ends_at_its_length_at_any_split() {
         for length in [0, 1, 125, 126, 127, 300, 0xffff, 0x1_0000] {
             for is_masked in [false, true] {
                 let bytes = frame(TEXT, length, is_masked);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_come_one_by_one_are_followed_like_those_that_come_together() {
+    fn frames_are_tracked_identically_byte_by_byte() {
         let mut bytes = Vec::new();
         let mut ends = Vec::new();
         for length in [0, 5, 126, 0, 0x1_0000, 125] {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_close_frame_counts_once_it_is_whole() {
+    fn a_close_frame_counts_only_when_complete() {
         for is_masked in [false, true] {
             for length in [0, 2, 125] {
                 let bytes = frame(CLOSE, length, is_masked);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_is_none_is_not_followed() {
+    fn an_invalid_frame_length_ends_frame_tracking() {
         let mut frames = Frames::default();
         frames.pass(&[TEXT, 127, 0x80, 0, 0, 0, 0, 0, 0, 0]);
         assert!(frames.is_lost() && !frames.is_between());
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_of_a_direction_is_small() {
+    fn websocket_frame_state_is_small() {
         assert!(size_of::<Frames>() <= 16);
     }
 }

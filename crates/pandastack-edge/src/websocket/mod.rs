@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_close_frame_says_what_it_is() {
+    fn close_frames_are_well_formed() {
         assert_eq!(usize::from(CLOSE_TO_CLIENT[1]), CLOSE_TO_CLIENT.len() - 2);
         assert_eq!(CLOSE_TO_CLIENT[2..4], GOING_AWAY);
         assert_eq!(masked_code(&close_to_guest()), 1001);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_frame_in_flight_ends_before_the_close_frame() {
+    async fn a_frame_in_flight_completes_before_the_close_frame() {
         let mut world = World::start();
         world.say(&HELLO[..3]).await;
         world.ask(&ASKED[..7]).await;
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_frame_without_an_end_is_waited_for_briefly_and_followed_by_nothing() {
+    async fn an_unfinished_frame_times_out_without_a_close_frame() {
         let mut world = World::start();
         world.say(&HELLO[..3]).await;
         let began = Instant::now();
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_close_frame_follows_another() {
+    async fn at_most_one_close_frame_is_sent() {
         let mut world = World::start();
         world.say(b"\x88\x02\x03\xe8").await;
         world.ask(&close_to_guest()).await;
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_does_not_answer_is_not_waited_for_for_long() {
+    async fn an_unanswered_close_frame_times_out() {
         let mut world = World::start();
         let began = Instant::now();
         world.cut.cancel();
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_guest_said_with_its_head_counts() {
+    async fn frames_sent_with_the_response_head_are_counted() {
         let (mut client, client_side) = duplex(64);
         let (_guest, guest_side) = duplex(64);
         let relay = Relay::new(client_side, guest_side, &HELLO[..4]);
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bytes_pass_until_both_sides_ended() {
+    async fn bytes_are_relayed_until_both_sides_end() {
         let mut world = World::start();
         let long = [&[0x82, 126, 0x4e, 0x20][..], &[7; 20_000]].concat();
         let mut sent = tokio::io::split(world.guest);

@@ -30,7 +30,7 @@ const SMUGGLED: [&str; 8] = [
 ];
 
 #[tokio::test]
-async fn nothing_is_smuggled_behind_an_ambiguous_head() {
+async fn ambiguous_heads_cannot_smuggle_requests() {
     let mut edge = TestEdge::start().await;
     let smuggled = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&smuggled);
@@ -64,7 +64,7 @@ async fn bare_line_feeds_and_nul_bytes_are_refused() {
 }
 
 #[tokio::test]
-async fn a_head_has_a_size_and_a_number_of_lines() {
+async fn an_oversized_request_head_is_rejected() {
     let mut edge = TestEdge::start().await;
     let (port, _) = edge.upstream(Router::new().fallback(|| async { "reached" })).await;
     let with =
@@ -78,7 +78,7 @@ async fn a_head_has_a_size_and_a_number_of_lines() {
 }
 
 #[tokio::test]
-async fn a_slow_head_is_not_waited_for() {
+async fn a_slow_request_head_times_out() {
     let wait = Duration::from_millis(300);
     let mut edge = TestEdge::start_patient(wait).await;
     let (port, _) = edge.upstream(Router::new().fallback(|| async { "reached" })).await;
@@ -100,7 +100,7 @@ fn measuring() -> Router {
 }
 
 #[tokio::test]
-async fn a_body_that_stands_still_is_not_waited_for() {
+async fn a_stalled_body_times_out() {
     let wait = Duration::from_millis(300);
     let mut edge = TestEdge::start_patient(wait).await;
     let (port, _) = edge.upstream(measuring()).await;
@@ -115,7 +115,7 @@ async fn a_body_that_stands_still_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_body_may_be_slow_as_long_as_something_comes() {
+async fn a_slow_but_progressing_body_is_accepted() {
     let wait = Duration::from_secs(2);
     let mut edge = TestEdge::start_patient(wait).await;
     let (port, _) = edge.upstream(measuring()).await;
@@ -149,7 +149,7 @@ async fn endless(edge: &mut TestEdge) -> (u16, mpsc::Receiver<()>) {
 }
 
 #[tokio::test]
-async fn a_client_that_takes_nothing_is_not_waited_for() {
+async fn a_client_that_reads_nothing_times_out() {
     let wait = Duration::from_millis(300);
     let mut edge = TestEdge::start_patient(wait).await;
     let (port, mut ends) = endless(&mut edge).await;
@@ -167,7 +167,7 @@ async fn a_client_that_takes_nothing_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_client_may_take_its_time_as_long_as_it_takes_something() {
+async fn a_slow_but_reading_client_is_not_cut_off() {
     let wait = Duration::from_secs(2);
     let mut edge = TestEdge::start_patient(wait).await;
     let (port, mut ends) = endless(&mut edge).await;
@@ -185,7 +185,7 @@ async fn a_client_may_take_its_time_as_long_as_it_takes_something() {
 }
 
 #[tokio::test]
-async fn an_http2_connection_without_requests_is_closed_and_one_with_a_slow_request_is_not() {
+async fn only_idle_http2_connections_are_closed() {
     let wait = Duration::from_secs(1);
     let mut edge = TestEdge::start_patient(wait).await;
     let slow = on_get(move || async move {
@@ -208,7 +208,7 @@ async fn an_http2_connection_without_requests_is_closed_and_one_with_a_slow_requ
 }
 
 #[tokio::test]
-async fn a_body_that_says_it_is_too_large_is_refused_before_it_comes() {
+async fn a_declared_oversized_body_is_refused_before_reading() {
     let mut edge = TestEdge::start().await;
     let (port, _) = edge.upstream(measuring()).await;
     let request =
@@ -218,7 +218,7 @@ async fn a_body_that_says_it_is_too_large_is_refused_before_it_comes() {
 }
 
 #[tokio::test]
-async fn tunnels_by_method_are_refused() {
+async fn connect_requests_are_rejected() {
     let mut edge = TestEdge::start().await;
     let (port, _) = edge.upstream(Router::new().fallback(|| async { "reached" })).await;
     let request =

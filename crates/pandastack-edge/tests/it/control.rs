@@ -112,7 +112,7 @@ fn routes_of(servers: &[&Control]) -> Arc<ControlRoutes> {
 }
 
 #[tokio::test]
-async fn the_next_server_is_asked_when_one_is_gone() {
+async fn route_lookups_fail_over_to_the_next_control_server() {
     let (first, second) = (Control::start().await, Control::start().await);
     let routes = routes_of(&[&first, &second]);
     let (known, unknown): (SandboxId, SandboxId) = (ID.parse().unwrap(), SandboxId::random());
@@ -129,7 +129,7 @@ async fn the_next_server_is_asked_when_one_is_gone() {
 }
 
 #[tokio::test]
-async fn a_name_leads_to_all_machines_of_an_app() {
+async fn a_name_resolves_to_all_machines_of_an_app() {
     let control = Control::start().await;
     let routes = routes_of(&[&control]);
     let check = async |name: &str, machines: &[&str], always: usize| {
@@ -147,7 +147,7 @@ async fn a_name_leads_to_all_machines_of_an_app() {
 }
 
 #[tokio::test]
-async fn changes_are_heard_from_whoever_is_left() {
+async fn route_changes_are_followed_from_the_remaining_control_server() {
     let (first, second) = (Control::start().await, Control::start().await);
     let routes = routes_of(&[&first, &second]);
     let edge = Edge::new(Arc::clone(&routes) as _, AccessLog::open(None).unwrap());

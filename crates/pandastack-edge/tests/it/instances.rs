@@ -137,7 +137,7 @@ async fn serve(
 }
 
 #[tokio::test]
-async fn machines_that_are_always_there_get_equal_shares() {
+async fn always_on_machines_get_equal_shares() {
     let world = World::start(3, |_| Behaviour::Answers).await;
     for _ in 0..9 {
         world.answered_by("GET", "").await;
@@ -167,7 +167,7 @@ async fn further_machines_are_used_while_the_first_ones_are_busy() {
 }
 
 #[tokio::test]
-async fn a_machine_that_accepts_nothing_is_passed_over() {
+async fn an_unreachable_machine_is_skipped() {
     let mut world = World::start(3, |_| Behaviour::Answers).await;
     for _ in 0..3 {
         world.answered_by("GET", "").await;
@@ -182,7 +182,7 @@ async fn a_machine_that_accepts_nothing_is_passed_over() {
 }
 
 #[tokio::test]
-async fn a_request_that_may_have_been_received_is_repeated_once_if_repeatable() {
+async fn a_possibly_received_request_is_retried_once_if_repeatable() {
     let world =
         World::start(3, |number| if number == 3 { Behaviour::Answers } else { Behaviour::BreaksOff }).await;
     let answer = world.ask("POST", "/", "a body").await;

@@ -39,7 +39,7 @@ async fn read_to_end(stream: &mut TcpStream) -> String {
 }
 
 #[tokio::test]
-async fn one_connection_leads_everywhere() {
+async fn one_connection_reaches_several_destinations() {
     let mut edge = TestEdge::start().await;
     let (port, _) = edge.upstream(Router::new().fallback(echo)).await;
     let mut stream = edge.connect().await;
@@ -51,7 +51,7 @@ async fn one_connection_leads_everywhere() {
 }
 
 #[tokio::test]
-async fn what_is_asked_at_once_is_answered_in_order() {
+async fn pipelined_requests_are_answered_in_order() {
     let mut edge = TestEdge::start().await;
     let (port, _) = edge.upstream(Router::new().fallback(echo)).await;
     let several = [
@@ -70,7 +70,7 @@ async fn what_is_asked_at_once_is_answered_in_order() {
 }
 
 #[tokio::test]
-async fn a_request_is_the_same_wherever_it_is_split() {
+async fn a_request_parses_at_any_split() {
     let mut edge = TestEdge::start().await;
     let (port, _) = edge.upstream(Router::new().fallback(echo)).await;
     let mut stream = edge.connect().await;
@@ -90,7 +90,7 @@ async fn a_request_is_the_same_wherever_it_is_split() {
 }
 
 #[tokio::test]
-async fn bodies_come_with_their_heads_or_later() {
+async fn bodies_arrive_with_or_after_their_heads() {
     let mut edge = TestEdge::start().await;
     let (port, connections) = edge.upstream(Router::new().fallback(echo)).await;
     let mut stream = edge.connect().await;
@@ -108,7 +108,7 @@ async fn bodies_come_with_their_heads_or_later() {
 }
 
 #[tokio::test]
-async fn heads_alone_are_answered_with_heads_alone() {
+async fn head_requests_get_responses_without_a_body() {
     let mut edge = TestEdge::start().await;
     let (port, _) = edge.upstream(Router::new().fallback(echo)).await;
     let mut stream = edge.connect().await;
@@ -124,7 +124,7 @@ async fn heads_alone_are_answered_with_heads_alone() {
 }
 
 #[tokio::test]
-async fn an_answer_of_no_known_length_goes_in_chunks() {
+async fn a_response_of_unknown_length_is_chunked() {
     let mut edge = TestEdge::start().await;
     let stream_of =
         || async { Body::from_stream(futures::stream::iter(["one", "two"].map(Ok::<_, String>))) };
@@ -144,7 +144,7 @@ async fn an_answer_of_no_known_length_goes_in_chunks() {
 }
 
 #[tokio::test]
-async fn an_answer_that_can_be_read_in_two_ways_is_none() {
+async fn ambiguous_responses_are_rejected() {
     let mut edge = TestEdge::start().await;
     for head in [
         "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked",
@@ -170,7 +170,7 @@ async fn an_answer_that_can_be_read_in_two_ways_is_none() {
 }
 
 #[tokio::test]
-async fn an_answer_that_breaks_off_ends_the_connection() {
+async fn a_truncated_response_closes_the_connection() {
     let mut edge = TestEdge::start().await;
     for body in ["Content-Length: 9\r\n\r\nsome", "Transfer-Encoding: chunked\r\n\r\n4\r\nsome\r\n"] {
         let port = edge
@@ -185,7 +185,7 @@ async fn an_answer_that_breaks_off_ends_the_connection() {
 }
 
 #[tokio::test]
-async fn what_a_guest_may_have_seen_is_sent_again_only_if_it_may_be() {
+async fn only_idempotent_requests_are_resent_after_a_lost_connection() {
     let mut edge = TestEdge::start().await;
     let seen = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&seen);
@@ -214,7 +214,7 @@ async fn what_a_guest_may_have_seen_is_sent_again_only_if_it_may_be() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_ends_its_request() {
+async fn a_dropped_client_connection_ends_the_guest_request() {
     let mut edge = TestEdge::start().await;
     let (asked, ended) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (ask, end) = (Arc::clone(&asked), Arc::clone(&ended));
@@ -237,7 +237,7 @@ async fn a_client_that_goes_away_ends_its_request() {
 }
 
 #[tokio::test]
-async fn a_stopping_server_finishes_what_it_began() {
+async fn a_stopping_edge_finishes_requests_in_flight() {
     let mut edge = TestEdge::start().await;
     let (asked, answer) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (ask, go) = (Arc::clone(&asked), Arc::clone(&answer));
@@ -261,7 +261,7 @@ async fn a_stopping_server_finishes_what_it_began() {
 }
 
 #[tokio::test]
-async fn a_kept_connection_may_be_silent_for_so_long() {
+async fn an_idle_keep_alive_connection_times_out() {
     let wait = Duration::from_millis(300);
     let mut edge = TestEdge::start_patient(wait).await;
     let (port, _) = edge.upstream(Router::new().fallback(echo)).await;

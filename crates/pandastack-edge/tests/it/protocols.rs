@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use crate::harness::{ID, TestEdge, get, host, read_until};
 
 #[tokio::test]
-async fn the_host_decides_who_answers() {
+async fn the_host_name_or_headers_select_the_destination() {
     let mut edge = TestEdge::start().await;
     let (port, _) = edge.upstream(Router::new().fallback(|| async { "the sandbox" })).await;
     assert!(edge.raw(&get(port, "/")).await.ends_with("the sandbox"));
@@ -35,7 +35,7 @@ async fn the_host_decides_who_answers() {
 }
 
 #[tokio::test]
-async fn a_closed_port_is_said_so() {
+async fn a_closed_port_is_reported() {
     let edge = TestEdge::start().await;
     let free = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     let answer = edge.raw(&get(free, "/")).await;
@@ -44,7 +44,7 @@ async fn a_closed_port_is_said_so() {
 }
 
 #[tokio::test]
-async fn connections_to_the_guest_are_kept() {
+async fn guest_connections_are_reused() {
     let mut edge = TestEdge::start().await;
     let (port, connections) = edge.upstream(Router::new().fallback(|| async { "x".repeat(100_000) })).await;
     let mut stream = edge.connect().await;
@@ -57,7 +57,7 @@ async fn connections_to_the_guest_are_kept() {
 }
 
 #[tokio::test]
-async fn a_kept_connection_that_the_guest_closed_costs_no_request() {
+async fn a_guest_closing_a_pooled_connection_loses_no_request() {
     let mut edge = TestEdge::start().await;
     let served = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&served);
@@ -81,7 +81,7 @@ async fn a_kept_connection_that_the_guest_closed_costs_no_request() {
 }
 
 #[tokio::test]
-async fn bodies_stream_both_ways_at_once() {
+async fn bodies_stream_in_both_directions_concurrently() {
     let mut edge = TestEdge::start().await;
     let echo =
         post(|request: Request| async move { Body::from_stream(request.into_body().into_data_stream()) });
@@ -100,7 +100,7 @@ async fn bodies_stream_both_ways_at_once() {
 }
 
 #[tokio::test]
-async fn events_are_not_held_back() {
+async fn server_sent_events_are_not_buffered() {
     let mut edge = TestEdge::start().await;
     let (sender, receiver) = mpsc::channel::<Bytes>(1);
     let receiver = Arc::new(tokio::sync::Mutex::new(Some(receiver)));
@@ -160,7 +160,7 @@ async fn an_upgraded_connection_passes_bytes_both_ways() {
 }
 
 #[tokio::test]
-async fn http2_comes_in_and_http1_goes_out() {
+async fn http2_requests_are_forwarded_as_http1() {
     let mut edge = TestEdge::start().await;
     let seen = any(|request: Request| async move {
         let host = request.headers()["host"].to_str().unwrap().to_owned();

@@ -48,7 +48,7 @@ fn connector(certificate: CertificateDer<'static>, protocol: &[u8]) -> TlsConnec
 }
 
 #[tokio::test]
-async fn http2_by_tls_reaches_a_preview() {
+async fn http2_over_tls_reaches_a_preview() {
     let files = files();
     let certificates = FileCertificates::read(&files.chain, &files.key).unwrap();
     let mut edge = TestEdge::start_tls(Tls::new(Arc::new(certificates)).unwrap()).await;
@@ -77,7 +77,7 @@ async fn serves(edge: &TestEdge, certificate: &CertificateDer<'static>) -> bool 
 }
 
 #[tokio::test]
-async fn a_certificate_that_is_renewed_is_served_without_a_restart() {
+async fn a_renewed_certificate_is_served_without_a_restart() {
     let (served, next) = (files(), files());
     let certificates = FileCertificates::read(&served.chain, &served.key).unwrap();
     let edge = TestEdge::start_tls(Tls::new(Arc::new(certificates)).unwrap()).await;
@@ -95,7 +95,7 @@ async fn a_certificate_that_is_renewed_is_served_without_a_restart() {
 }
 
 #[test]
-fn files_that_do_not_go_together_are_refused() {
+fn mismatched_certificates_and_keys_are_rejected() {
     let (one, other) = (files(), files());
     let read = |chain: &PathBuf, key: &PathBuf| FileCertificates::read(chain, key).map(drop).unwrap_err();
     assert!(matches!(read(&one.chain, &other.key), TlsError::Mismatch(_)));

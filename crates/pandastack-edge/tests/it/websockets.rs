@@ -124,7 +124,7 @@ async fn rest(stream: &mut TcpStream) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_websocket_that_is_cut_ends_with_a_close_frame() {
+async fn a_cut_websocket_ends_with_a_close_frame() {
     let mut edge = TestEdge::start_with(Arc::new(Agent::start().await), PATIENCE).await;
     let (mut client, mut guest) = open(&mut edge, "WebSocket", b"\x81\x05hello").await;
     client.write_all(b"\x81\x83\0\0\0\0who").await.unwrap();
@@ -150,7 +150,7 @@ async fn a_websocket_that_is_cut_ends_with_a_close_frame() {
 }
 
 #[tokio::test]
-async fn a_sandbox_does_not_wait_for_a_websocket_on_which_nothing_happens() {
+async fn an_idle_websocket_does_not_delay_a_sandbox_stop() {
     let agent = Arc::new(Agent::start().await);
     let (hold, drained) = (Arc::clone(&agent.hold), Arc::clone(&agent.drained));
     let mut edge = TestEdge::start_with(agent, PATIENCE).await;
@@ -181,7 +181,7 @@ async fn an_upgraded_connection_may_stall_with_bytes_in_flight() {
 }
 
 #[tokio::test]
-async fn other_protocols_are_cut_without_a_word() {
+async fn other_upgraded_protocols_are_closed_without_a_close_frame() {
     let mut edge = TestEdge::start_with(Arc::new(Agent::start().await), PATIENCE).await;
     let (mut client, mut guest) = open(&mut edge, "chat", b"\x81\x05hello").await;
     edge.edge.shut_down().await;

@@ -90,7 +90,7 @@ fn load() -> SnapshotLoad {
 }
 
 #[tokio::test]
-async fn requests_are_what_firecracker_takes() {
+async fn requests_match_the_firecracker_api() {
     let server = Server::new();
     let api = server.api();
     let limiter = RateLimiter {
@@ -143,7 +143,7 @@ async fn requests_are_what_firecracker_takes() {
 }
 
 #[tokio::test]
-async fn states_are_understood() {
+async fn instance_states_are_parsed() {
     let server = Server::new();
     for (word, state) in [
         ("Not started", InstanceState::NotStarted),
@@ -162,7 +162,7 @@ async fn states_are_understood() {
 }
 
 #[tokio::test]
-async fn refusals_are_passed_on_in_firecrackers_words() {
+async fn firecracker_error_messages_are_passed_through() {
     let server = Server::new();
     for message in [
         "Load snapshot error: Failed to restore from snapshot: Failed to get snapshot state from file: \
@@ -180,7 +180,7 @@ async fn refusals_are_passed_on_in_firecrackers_words() {
 }
 
 #[tokio::test]
-async fn a_process_that_ends_is_no_refusal() {
+async fn a_truncated_api_response_suggests_a_process_exit() {
     let server = Server::new();
     let half = &refusal("half")[..60];
     let cut_body = "HTTP/1.1 200 \r\nContent-Length: 100\r\n\r\n{";
@@ -193,7 +193,7 @@ async fn a_process_that_ends_is_no_refusal() {
 }
 
 #[tokio::test]
-async fn a_socket_that_is_gone_is_told() {
+async fn a_missing_api_socket_is_reported() {
     let server = Server::new();
     let api = server.api();
     let Server { _dir: dir, socket, listener } = server;
@@ -210,7 +210,7 @@ async fn a_socket_that_is_gone_is_told() {
 }
 
 #[tokio::test]
-async fn answers_that_make_no_sense_are_malformed() {
+async fn malformed_responses_are_rejected() {
     let server = Server::new();
     let long = "x".repeat(2 << 20);
     let confused = r#"{"id":"machine","state":"Confused","vmm_version":"1.16.1"}"#;
@@ -237,7 +237,7 @@ async fn answers_that_make_no_sense_are_malformed() {
 }
 
 #[tokio::test]
-async fn silence_ends_at_the_deadline() {
+async fn an_unresponsive_firecracker_times_out() {
     let server = Server::new();
     let limit = Duration::from_millis(50);
     let error = server.api().patch("/vm", &(), limit).await.unwrap_err();

@@ -37,7 +37,7 @@ fn sparse(path: &Path, bytes: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_machine_survives_a_save_without_room() {
+async fn a_machine_survives_a_save_to_a_full_disk() {
     let fixture = fixture!(Launcher::Jailer);
     let machine = fixture.booted().await;
     let base = machine.record().base_memory.clone();

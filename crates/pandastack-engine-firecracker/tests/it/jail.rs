@@ -35,7 +35,7 @@ fn status(pid: u32, name: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_jailed_process_sees_its_own_files_and_nothing_else() {
+async fn a_jailed_process_sees_only_its_own_files() {
     let fixture = fixture!(Launcher::Jailer);
     let mounts_before = fs::read_to_string("/proc/self/mounts").unwrap();
     let machine = fixture.booted().await;

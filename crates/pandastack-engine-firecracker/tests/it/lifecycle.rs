@@ -83,7 +83,7 @@ async fn an_adopted_machine_saves_completely() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_guest_is_reached_after_plain_pauses() {
+async fn a_guest_is_reachable_after_pause_and_resume() {
     let fixture = fixture!(Launcher::Direct);
     let machine = fixture.booted().await;
     for number in 0..3 {
@@ -119,7 +119,7 @@ async fn cancelled_calls_leave_the_machine_usable() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_machine_that_was_not_started_is_paused_and_is_adopted_so() {
+async fn an_unstarted_machine_is_paused_and_adopted_paused() {
     let fixture = fixture!(Launcher::Direct);
     let machine = fixture.engine().boot(fixture.boot().await).await.unwrap();
     assert_eq!(machine.run_state().await.unwrap(), RunState::Paused);
@@ -137,7 +137,7 @@ async fn a_machine_that_was_not_started_is_paused_and_is_adopted_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_end_of_a_process_is_told_with_its_reason() {
+async fn a_machine_process_exit_is_reported_with_its_reason() {
     let fixture = fixture!(Launcher::Jailer);
     let machine = fixture.booted().await;
     let pid = rustix::process::Pid::from_raw(machine.record().pid as i32).unwrap();
@@ -154,7 +154,7 @@ async fn the_end_of_a_process_is_told_with_its_reason() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refused_load_says_why_in_firecrackers_words() {
+async fn a_refused_load_includes_the_firecracker_error() {
     let fixture = fixture!(Launcher::Jailer);
     let booted = fixture.booted().await;
     booted.pause().await.unwrap();
@@ -177,7 +177,7 @@ async fn a_refused_load_says_why_in_firecrackers_words() {
 
 /// Bytes of a machine's disk and memory files that its process has open: exactly those that it was given.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_loaded_machine_has_its_own_disk_open_and_no_other() {
+async fn a_restored_machine_opens_only_its_own_disk() {
     let fixture = fixture!(Launcher::Jailer);
     let booted = fixture.booted().await;
     booted.pause().await.unwrap();

@@ -32,11 +32,11 @@ async fn conform(launcher: Launcher) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn jailed_machines_conform() {
+async fn jailed_machines_pass_the_conformance_suite() {
     conform(Launcher::Jailer).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn machines_without_a_jail_conform() {
+async fn unjailed_machines_pass_the_conformance_suite() {
     conform(Launcher::Direct).await;
 }

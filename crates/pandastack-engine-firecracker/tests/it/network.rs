@@ -58,7 +58,7 @@ async fn a_snapshot_restores_onto_another_tap_in_another_namespace() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_descriptor_that_is_no_tap_is_refused() {
+async fn a_non_tap_descriptor_is_refused() {
     let fixture = fixture!(Launcher::Jailer);
     let mut boot = fixture.boot().await;
     boot.place.tap = Some(File::open("/dev/null").unwrap().into());

@@ -43,7 +43,7 @@ async fn place_with_spare(fixture: &FirecrackerFixture, template: &Snapshot) -> 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_machine_is_restored_into_the_process_that_was_started_ahead() {
+async fn a_machine_is_restored_into_the_spare_process() {
     let fixture = fixture!(Launcher::Jailer);
     let template = template(&fixture).await;
     let (place, pid) = place_with_spare(&fixture, &template).await;
@@ -55,7 +55,7 @@ async fn a_machine_is_restored_into_the_process_that_was_started_ahead() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_that_died_before_its_machine_is_replaced() {
+async fn a_dead_spare_process_is_replaced() {
     let fixture = fixture!(Launcher::Jailer);
     let template = template(&fixture).await;
     let (place, pid) = place_with_spare(&fixture, &template).await;
@@ -68,7 +68,7 @@ async fn a_process_that_died_before_its_machine_is_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_that_nobody_takes_ends() {
+async fn an_unused_spare_process_exits() {
     let fixture = fixture!(Launcher::Jailer);
     let template = template(&fixture).await;
     let (place, pid) = place_with_spare(&fixture, &template).await;

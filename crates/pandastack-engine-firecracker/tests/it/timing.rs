@@ -99,7 +99,7 @@ fn percentile(times: &mut [Duration], percent: usize) -> f64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "measures, decides nothing"]
-async fn timing_of_creates_beside_the_same_by_hand() {
+async fn timing_of_creates_compared_with_manual_steps() {
     let fixture = fixture!(Launcher::Jailer);
     let booted = fixture.booted().await;
     booted.pause().await.unwrap();

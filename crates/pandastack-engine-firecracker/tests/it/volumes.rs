@@ -26,7 +26,7 @@ fn with_volume(place: MachineFiles, image: &Path) -> MachineFiles {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn volumes_are_there_after_boot_and_restore_and_grow() {
+async fn volumes_are_attached_after_boot_and_restore_and_can_grow() {
     let fixture = fixture!(Launcher::Jailer);
     let image = fixture.fresh_path("image");
     // The template has no volume: its machines get theirs when they are restored.
@@ -75,7 +75,7 @@ async fn volumes_of_a_booting_machine_grow_before_it_starts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_volume_that_can_only_be_read_is_refused() {
+async fn a_read_only_volume_is_refused() {
     let fixture = fixture!(Launcher::Direct);
     let image = fixture.fresh_path("image");
     drop(open(&image));

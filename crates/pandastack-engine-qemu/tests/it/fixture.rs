@@ -88,6 +88,18 @@ impl QemuFixture {
         timeout(ANSWER_MAX, self.exchange(&mut stream, text)).await.expect("an answer in time").unwrap()
     }
 
+    /// Asks until the guest gives that answer: its kernel takes up a change at a time of its own.
+    pub async fn ask_until(&self, machine: &dyn Machine, text: &str, answer: u64) {
+        let started = Instant::now();
+        loop {
+            let given = self.ask_for(machine, text).await;
+            if given == answer {
+                return;
+            }
+            assert!(started.elapsed() < ANSWER_MAX, "{text}: {given} instead of {answer}");
+        }
+    }
+
     /// Waits until so many emulator processes are left.
     pub async fn wait_until_living(&self, count: usize) {
         let started = Instant::now();

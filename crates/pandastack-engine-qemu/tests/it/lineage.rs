@@ -106,7 +106,7 @@ fn assert_locked_in(record: &MachineRecord) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn forks_share_nothing_and_are_locked_in() {
+async fn forks_share_only_guest_memory_and_are_confined() {
     let fixture = match QemuFixture::prepare(Some(Confinement::Zygote)).await {
         Ok(fixture) => fixture,
         Err(missing) => return println!("skipped: {missing}"),
@@ -178,7 +178,7 @@ fn header_bytes(tap: &OwnedFd) -> libc::c_int {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_tap_of_a_fork_is_set_up_like_its_parents() {
+async fn a_forks_tap_is_configured_like_its_parents() {
     let fixture = match QemuFixture::prepare(None).await {
         Ok(fixture) => fixture,
         Err(missing) => return println!("skipped: {missing}"),
@@ -202,7 +202,7 @@ async fn the_tap_of_a_fork_is_set_up_like_its_parents() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_forks_leave_no_trace() {
+async fn many_forks_leak_no_resources() {
     let fixture = match QemuFixture::prepare(Some(Confinement::Zygote)).await {
         Ok(fixture) => fixture,
         Err(missing) => return println!("skipped: {missing}"),
@@ -255,7 +255,7 @@ async fn given_up_after<T>(polls: usize, future: impl Future<Output = T>) -> Opt
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn work_that_nobody_waits_for_leaves_no_process() {
+async fn cancelled_work_leaves_no_process() {
     let fixture = match QemuFixture::prepare(Some(Confinement::Zygote)).await {
         Ok(fixture) => fixture,
         Err(missing) => return println!("skipped: {missing}"),

@@ -29,6 +29,6 @@ async fn confined_machines_conform() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn zygotes_with_two_processors_conform() {
+async fn zygotes_with_two_vcpus_pass_the_conformance_suite() {
     conform(Some(Confinement::Zygote), 2).await;
 }

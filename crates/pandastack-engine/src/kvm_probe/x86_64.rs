@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slow_guest_is_emulated() {
+    fn a_slow_kvm_probe_selects_emulation() {
         assert!(judge_speed(Duration::from_millis(1_000)).is_ok());
         let refused = judge_speed(Duration::from_millis(1_001)).unwrap_err();
         assert!(refused.contains("1001 ms") && refused.contains("emulation"), "{refused}");
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn the_program_jumps_where_it_means_to() {
+    fn the_probe_program_has_correct_jump_offsets() {
         // jnz goes back to the first instruction, jz lands on the one that reports success.
         assert_eq!(PROGRAM[4] as i8, -5);
         assert_eq!(PROGRAM[15 + usize::from(PROGRAM[14])..][..2], [0xb0, MAGIC]);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loaded_tables_map_the_code_to_itself() {
+    fn page_tables_identity_map_the_probe_code() {
         let mut memory = GuestMemory::allocate().expect("memory");
         load(memory.as_mut_slice());
         let entry = |at: usize, memory: &mut GuestMemory| {

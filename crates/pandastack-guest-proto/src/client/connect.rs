@@ -1,14 +1,17 @@
 //! The handshake, and the identity that it carries.
 
+use std::sync::Arc;
+
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
+use tokio::sync::Semaphore;
 use tokio::time::{Duration, Instant, timeout_at};
 
-use super::GuestClient;
 use super::call::{Call, Inbound, encode_request};
 use super::error::ClientError;
 use super::link::Connection;
+use super::{GuestClient, LISTINGS_MAX};
 use crate::frame::{FrameBuffer, FrameKind, encode};
 use crate::limits::{FRAME_BYTES_MAX, RESYNC_DISCARD_BYTES_MAX};
 use crate::message::{Hello, Identity, IdentityApplied, Request};
@@ -79,7 +82,8 @@ async fn connect_with(
     let first = u32::try_from(requests.len()).unwrap_or(u32::MAX);
     let (connection, opened) = Connection::start(read, write, buffer, first);
     let calls = opened.into_iter().map(|opened| Call::adopt(connection.clone(), opened)).collect();
-    Ok((GuestClient { connection, hello: hello.into() }, calls))
+    let listings = Arc::new(Semaphore::new(LISTINGS_MAX));
+    Ok((GuestClient { connection, hello: hello.into(), listings }, calls))
 }
 
 fn fresh_nonce() -> Result<Nonce, ClientError> {

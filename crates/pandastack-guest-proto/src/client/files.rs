@@ -2,9 +2,9 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::GuestClient;
 use super::call::{Call, Inbound};
 use super::error::ClientError;
+use super::{GuestClient, LIST_BYTES_MAX};
 use crate::message::{Done, Event, FileEntry, FileRead, FileWrite, FileWritten, RawPath, Request};
 
 impl GuestClient {
@@ -80,7 +80,7 @@ impl GuestClient {
     /// When it is missing or not a directory, or the guest cannot be reached.
     pub async fn list(&self, path: impl Into<RawPath>) -> Result<Vec<FileEntry>, ClientError> {
         let request = Request::FileList { path: path.into() };
-        self.all_pages(&request, entries).await.map(|(items, _)| items)
+        self.all_pages(&request, LIST_BYTES_MAX, entries).await.map(|(items, _)| items)
     }
 
     /// A directory's entries, page by page: `keep` is given each page and the length of its JSON, and

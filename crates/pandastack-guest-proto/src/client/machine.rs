@@ -1,7 +1,7 @@
 //! The machine as a whole: the identity gate, statistics, power.
 
 use super::error::ClientError;
-use super::{Answer, GuestClient};
+use super::{Answer, GuestClient, TABLE_BYTES_MAX};
 use crate::message::{
     Done, Event, Identity, IdentityApplied, ListeningPort, Pong, Request, Stats, VolumeMount,
 };
@@ -24,7 +24,7 @@ impl GuestClient {
             Event::Ports { ports } => Some(ports),
             _ => None,
         };
-        self.all_pages(&Request::Ports, pick).await.map(|(ports, _)| ports)
+        self.all_pages(&Request::Ports, TABLE_BYTES_MAX, pick).await.map(|(ports, _)| ports)
     }
 
     /// Freezes every user process, and with `sync` then writes the file system out. Call it before

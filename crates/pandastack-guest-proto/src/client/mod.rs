@@ -25,6 +25,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
+use tokio::sync::Semaphore;
 
 pub use error::{ClientError, ErrorKind};
 pub use files::{FileReader, FileWriter};
@@ -40,6 +41,8 @@ use link::Connection;
 pub struct GuestClient {
     connection: Arc<Connection>,
     hello: Arc<Hello>,
+    /// Permits for listings that the host keeps whole.
+    listings: Arc<Semaphore>,
 }
 
 impl GuestClient {
@@ -107,15 +110,19 @@ impl GuestClient {
     }
 
     /// The items of all pages, within the limits of a listing, and whether the guest left some out.
+    /// Others that list wait until one of [`LISTINGS_MAX`] has ended.
     async fn all_pages<T>(
         &self,
         request: &Request,
+        bytes_max: usize,
         pick: impl Fn(Event) -> Option<Vec<T>>,
     ) -> Result<(Vec<T>, bool), ClientError> {
+        // It is never closed.
+        let _listing = self.listings.acquire().await.ok();
         let (mut items, mut bytes, mut is_too_long) = (Vec::new(), 0, false);
         let keep = |page: Vec<T>, page_bytes| {
             bytes += page_bytes;
-            is_too_long = bytes > LIST_BYTES_MAX || items.len() + page.len() > LIST_ITEMS_MAX;
+            is_too_long = bytes > bytes_max || items.len() + page.len() > LIST_ITEMS_MAX;
             if !is_too_long {
                 items.extend(page);
             }
@@ -123,7 +130,7 @@ impl GuestClient {
         };
         let truncated = self.each_page(request, pick, keep).await?;
         match is_too_long {
-            true => Err(ClientError::TooLong { items_max: LIST_ITEMS_MAX, bytes_max: LIST_BYTES_MAX }),
+            true => Err(ClientError::TooLong { items_max: LIST_ITEMS_MAX, bytes_max }),
             false => Ok((items, truncated)),
         }
     }
@@ -155,5 +162,11 @@ impl<T: DeserializeOwned> Answer<T> {
 /// Most entries that a listing may have. The guest decides how many it sends, the host how many it keeps.
 pub const LIST_ITEMS_MAX: usize = 100_000;
 
-/// Most bytes of JSON that a listing may have, where its caller does not count them itself.
+/// Most bytes of JSON that a listing of files may have, where its caller does not count them itself.
 pub const LIST_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// The same for a list of processes or ports.
+pub const TABLE_BYTES_MAX: usize = 2 * 1024 * 1024;
+
+/// Listings of one guest that the host keeps at the same time.
+pub const LISTINGS_MAX: usize = 4;

@@ -2,9 +2,9 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::GuestClient;
 use super::call::{Call, Inbound};
 use super::error::ClientError;
+use super::{GuestClient, TABLE_BYTES_MAX};
 use crate::frame::FLAG_STDERR;
 use crate::message::{
     Attach, Done, Event, ExitStatus, OutputStream, ProcessId, ProcessInfo, ProcessSpec, Request, Started,
@@ -148,7 +148,7 @@ impl GuestClient {
             Event::Processes { processes } => Some(processes),
             _ => None,
         };
-        self.all_pages(&Request::Processes, pick).await.map(|(processes, _)| processes)
+        self.all_pages(&Request::Processes, TABLE_BYTES_MAX, pick).await.map(|(processes, _)| processes)
     }
 }
 

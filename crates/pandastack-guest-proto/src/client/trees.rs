@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 
-use super::GuestClient;
 use super::call::{Call, Inbound};
 use super::error::ClientError;
 use super::files::{FileWriter, entries};
+use super::{GuestClient, LIST_BYTES_MAX};
 use crate::message::{
     Change, Done, Event, FileAttributes, FileEntry, FileGrep, FileWalk, FileWatch, GrepMatch, RawPath,
     Request, WatchPosition,
@@ -44,7 +44,7 @@ impl GuestClient {
     /// # Errors
     /// When the guest refuses or cannot be reached.
     pub async fn walk(&self, walk: FileWalk) -> Result<SearchResults<FileEntry>, ClientError> {
-        let (items, truncated) = self.all_pages(&Request::FileWalk(walk), entries).await?;
+        let (items, truncated) = self.all_pages(&Request::FileWalk(walk), LIST_BYTES_MAX, entries).await?;
         Ok(SearchResults { items, truncated })
     }
 
@@ -66,7 +66,7 @@ impl GuestClient {
     /// # Errors
     /// When the guest refuses or cannot be reached.
     pub async fn grep(&self, grep: FileGrep) -> Result<SearchResults<GrepMatch>, ClientError> {
-        let (items, truncated) = self.all_pages(&Request::FileGrep(grep), matches).await?;
+        let (items, truncated) = self.all_pages(&Request::FileGrep(grep), LIST_BYTES_MAX, matches).await?;
         Ok(SearchResults { items, truncated })
     }
 

@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_that_are_not_text_survive_the_wire() {
+    fn non_utf8_paths_round_trip() {
         for bytes in [&b"/plain"[..], "/\u{1F43C} panda".as_bytes(), b"/bad\xff\xfe\n", b""] {
             let path = RawPath::from(bytes.to_vec());
             let json = serde_json::to_string(&path).unwrap();
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn hex_takes_both_cases_and_nothing_else() {
+    fn hex_accepts_both_cases_and_rejects_other_characters() {
         let read = |text: &str| serde_json::from_value::<Entropy>(text.into()).ok();
         assert_eq!(read("00ffA5"), Some(Entropy(vec![0, 0xff, 0xa5])));
         for bad in ["0", "0g", "é0", " 00", "00\n"] {

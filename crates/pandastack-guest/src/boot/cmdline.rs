@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_are_found_among_the_kernels_own() {
+    fn boot_arguments_are_parsed_from_the_kernel_command_line() {
         let parsed = BootArguments::parse(
             "console=ttyS0 quiet pandastack.root=discard,commit=60 pandastack.ip=172.30.0.2/30 pandastack.gateway=172.30.0.1\n",
         );

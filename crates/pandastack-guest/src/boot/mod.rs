@@ -121,7 +121,7 @@ fn serve(device: &ChannelDevice) -> Result<(), BootError> {
     let mut server = Server::new(poller, channel, environment).step("set up the event loop")?;
     log("serving");
     let shutdown = server.run().step("serve")?;
-    power::off(shutdown, Some(&cgroup));
+    power::power_off(shutdown, Some(&cgroup));
     Ok(())
 }
 

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_match_as_in_a_shell() {
+    fn glob_patterns_match_like_a_shell() {
         check("*.rs", &["a.rs", "src/deep/b.rs", ".rs"], &["a.rsx", "rs"]);
         check("src/*.rs", &["src/a.rs"], &["src/deep/a.rs", "a.rs"]);
         check("src/**/*.rs", &["src/a.rs", "src/x/y/a.rs"], &["other/a.rs"]);
@@ -141,14 +141,14 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_no_text_match_stars() {
+    fn non_utf8_names_match_wildcards() {
         let name = std::ffi::OsStr::from_bytes(b"bad\xff.bin");
         assert!(Glob::new("*.bin").unwrap().matches(Path::new(name)));
         assert!(Glob::new("bad?.bin").unwrap().matches(Path::new(name)));
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_input_is_rejected() {
         for bad in ["", "[", "[]", "{a", "[z-a]"] {
             assert_eq!(Glob::new(bad).unwrap_err().code, ErrorCode::Invalid, "{bad}");
         }

@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_cut_where_they_end_and_where_they_are_too_long() {
+    fn lines_end_at_a_newline_or_at_the_length_limit() {
         let mut text = Vec::from("one\n\n");
         text.extend(vec![b'x'; LINE_BYTES_MAX + 1]);
         text.extend(b"\nlast");
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_are_checked() {
+    fn grep_patterns_are_validated() {
         let grep = |pattern: &str, fixed| FileGrep { pattern: pattern.into(), fixed, ..FileGrep::default() };
         assert!(compile(&grep("(", true)).is_ok());
         for bad in ["", "(", "a{1000}{1000}{1000}"] {

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_numbers_are_found_both_ways() {
+    fn user_and_group_names_and_ids_resolve_both_ways() {
         let names = Names {
             users: parse("root:x:0:0::/root:/bin/sh\ntoor:x:0:0::/:/bin/sh\nbroken\n"),
             groups: parse("sudo:x:27:user\n"),

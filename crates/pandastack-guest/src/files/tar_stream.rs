@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_any_size_mean_the_same() {
+    fn tar_parsing_does_not_depend_on_chunk_size() {
         let archive = archive();
         let whole = items(&archive, archive.len()).unwrap();
         let sizes: Vec<usize> = whole.iter().map(|(_, size)| *size).collect();
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn an_archive_cut_anywhere_is_refused_or_complete_up_to_there() {
+    fn a_truncated_tar_is_accepted_only_at_block_boundaries() {
         let archive = archive();
         for end in 1..archive.len() {
             match items(&archive[..end], 4096) {
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_refused_without_panic() {
+    fn corrupt_archives_are_rejected_without_panicking() {
         assert!(items(b"", 1).is_ok_and(|items| items.is_empty()) || items(b"", 1).is_err());
         assert!(TarStream::default().finish().is_err());
         let mut seed = 1_u32;
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_huge_name_is_refused_before_it_is_held() {
+    fn an_oversized_tar_name_is_refused_before_buffering() {
         let mut header = Header::new_gnu();
         header.set_entry_type(EntryType::GNULongName);
         header.set_size(EXTENSION_BYTES_MAX + 1);

@@ -79,7 +79,7 @@ fn pack(parts: &[Part], outside: &Path) -> Vec<u8> {
 
 /// All entries below a directory, except those below `inside`, by path: mode, owner, length, links,
 /// time.
-fn look(dir: &Path, inside: &Path) -> BTreeMap<String, (u32, u32, u64, u64, i64)> {
+fn snapshot_tree(dir: &Path, inside: &Path) -> BTreeMap<String, (u32, u32, u64, u64, i64)> {
     let mut found = BTreeMap::new();
     let mut left = vec![dir.to_owned()];
     while let Some(dir) = left.pop() {
@@ -103,7 +103,7 @@ fn check(parts: &[Part], changes: &[(Index, u8)], piece: usize) -> Result<(), Te
         std::fs::create_dir(dir).unwrap();
     }
     std::fs::write(outside.join("secret"), "secret").unwrap();
-    let before = look(root.path(), &inside);
+    let before = snapshot_tree(root.path(), &inside);
     let mut bytes = pack(parts, &outside);
     for (at, with) in changes {
         let at = at.index(bytes.len());
@@ -113,18 +113,18 @@ fn check(parts: &[Part], changes: &[(Index, u8)], piece: usize) -> Result<(), Te
     let mut sink = UnpackSink::new(path, None, root.path().to_owned());
     // Whether it is taken or refused, and where in the middle, is all the same here.
     let _ = bytes.chunks(piece).try_for_each(|piece| sink.write(piece)).and_then(|()| sink.finish());
-    prop_assert_eq!(before, look(root.path(), &inside));
+    prop_assert_eq!(before, snapshot_tree(root.path(), &inside));
     prop_assert_eq!(std::fs::read(outside.join("secret")).unwrap(), b"secret");
-    for (path, (mode, ..)) in look(&inside, Path::new("/")) {
+    for (path, (mode, ..)) in snapshot_tree(&inside, Path::new("/")) {
         prop_assert!(mode & 0o6000 == 0, "{} has a set-id bit: {:o}", path, mode);
     }
     Ok(())
 }
 
 #[test]
-fn nothing_gets_out_of_the_directory() {
+fn unpacking_never_escapes_the_directory() {
     if !nix::unistd::geteuid().is_root() {
-        return println!("skipped: nothing_gets_out_of_the_directory (files of the machine are root's)");
+        return println!("skipped: unpacking_never_escapes_the_directory (files of the machine are root's)");
     }
     let parts = proptest::collection::vec(part(), 1..8);
     let changes = prop_oneof![

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_goes_to_the_handler_and_its_parts_come_back() {
+    fn a_call_reaches_the_handler_and_returns_its_parts() {
         let calls = Calls::default();
         let parts = calls.submit(call("a"), b"{}".to_vec(), later());
         assert_eq!(calls.next().unwrap().call.id, "a");
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_between_calls_goes_to_the_next_one_up_to_its_limit() {
+    fn output_between_calls_goes_to_the_next_call_up_to_a_limit() {
         let calls = Calls::default();
         calls.printed(Stream::Stdout, &vec![b'x'; BETWEEN_BYTES_MAX + 1]);
         let parts = calls.submit(call("a"), Vec::new(), later());
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_process_ends_every_call() {
+    fn a_process_exit_ends_every_call() {
         let calls = Calls::default();
         let (first, second) =
             (calls.submit(call("a"), Vec::new(), later()), calls.submit(call("b"), Vec::new(), later()));
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn ready_is_when_the_first_call_is_asked_for() {
+    fn a_runtime_is_ready_when_it_requests_its_first_call() {
         let calls = std::sync::Arc::new(Calls::default());
         assert!(!calls.await_ready(Duration::ZERO).ready);
         let asking = std::sync::Arc::clone(&calls);

@@ -1,4 +1,4 @@
-//! The platform's side: frames in, frames out, one call at a time on each connection.
+//! Serves the platform's connections to the function runtime: frames in, frames out, one call at a time on each.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;

@@ -84,7 +84,7 @@ fn describe_exit(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (_, Some(9)) => "the handler's process was killed; it probably used all memory".to_owned(),
         (_, Some(signal)) => format!("the handler's process was ended by signal {signal}"),
-        (Some(0), _) => "the handler's process ended before it answered".to_owned(),
+        (Some(0), _) => "the handler's process exited before it responded".to_owned(),
         (code, _) => format!("the handler's process exited with {}", code.unwrap_or_default()),
     }
 }
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_end_is_told_in_a_sentence() {
+    fn a_runtime_exit_is_described_in_a_sentence() {
         let exited = |code: i32| ExitStatus::from_raw(code << 8);
         assert!(describe_exit(exited(0)).contains("before it answered"));
         assert!(describe_exit(exited(3)).contains("exited with 3"));

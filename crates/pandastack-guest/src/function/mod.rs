@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn it_listens_for_machines_or_for_a_developer() {
+    fn arguments_select_machine_or_local_listen_addresses() {
         let machine = ("0.0.0.0:49910".to_owned(), "127.0.0.1:9001".to_owned(), 2);
         assert_eq!(parsed(&["--", "python3", "x.py"]), Some(machine));
         let local = ("127.0.0.1:1".to_owned(), "127.0.0.1:2".to_owned(), 1);

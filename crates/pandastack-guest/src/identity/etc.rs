@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_keep_what_is_not_ours() {
+    fn etc_hosts_keeps_foreign_entries() {
         let first = hosts_with("127.0.0.1 localhost\n10.0.0.1 db\n", "one");
         assert_eq!(first, "127.0.0.1 localhost\n10.0.0.1 db\n127.0.1.1 one # set by pandastack\n");
         let second = hosts_with(&first, "two");
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn overwriting_leaves_no_rest_of_the_old_content() {
+    fn overwriting_removes_all_old_content() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         for content in ["a long first content", "short", "", "longer again"] {

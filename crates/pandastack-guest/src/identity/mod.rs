@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_input_is_rejected() {
         assert!(validate(&valid()).is_ok());
         let refused = [
             Identity { entropy: vec![1; 31].into(), ..valid() },

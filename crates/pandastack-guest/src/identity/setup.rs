@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_of_the_user_is_kept() {
+    fn a_user_configuration_is_kept() {
         let dir = tempfile::tempdir().unwrap();
         let apply_to = |cargo: Option<&str>| apply_to(dir.path(), &setup(None, cargo), CARGO_CONFIG);
         assert_eq!(apply_to(Some("[a]\n")), format!("{CARGO_MARK}[a]\n"));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn archives_move_to_the_mirror_and_other_sources_stay() {
+    fn apt_archives_use_the_mirror_and_other_sources_stay() {
         let list = "deb [signed-by=/k.gpg] http://deb.debian.org/debian bookworm main\n\
                     deb https://old.example/debian-security/ bookworm-security main\n\
                     deb https://packages.example/node bookworm main\n";

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_connections_to_the_outside_are_reset() {
+    fn only_external_connections_are_reset() {
         let socket = |local: &str, remote: &str, state| TcpSocket {
             local: local.parse().unwrap(),
             remote: remote.parse().unwrap(),

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn offsets_stay_while_old_bytes_go() {
+    fn ring_offsets_stay_valid_when_old_bytes_are_dropped() {
         let mut ring = Ring::new(8);
         let mut all = Vec::new();
         for step in 0..50_u8 {
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_longer_than_the_ring_keeps_its_tail() {
+    fn a_write_longer_than_the_ring_keeps_its_tail() {
         let mut ring = Ring::new(4);
         ring.push(b"abcdefghij");
         assert_eq!((ring.start(), ring.end()), (6, 10));
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_limits_the_room() {
+    fn a_reader_limits_the_free_ring_space() {
         let mut ring = Ring::new(8);
         ring.push(b"abcdef");
         assert_eq!(ring.free_bytes(None), 8);

@@ -295,14 +295,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn environment_files_are_read_as_pam_does() {
+    fn environment_files_are_parsed_like_pam() {
         let text = "# comment\nPATH=\"/opt/bin:/bin\"\nexport A='x y'\nnonsense\n B = c \n";
         let pairs: Vec<_> = parse_environment_file(text).collect();
         assert_eq!(pairs, [("PATH", "/opt/bin:/bin"), ("A", "x y"), ("B", "c")]);
     }
 
     #[test]
-    fn later_sources_win() {
+    fn later_environment_sources_override_earlier_ones() {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("etc")).unwrap();
         std::fs::write(root.path().join("etc/environment"), "A=image\nB=image\nC=image\n").unwrap();

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_named_and_numbers_need_no_file() {
+    fn group_names_are_looked_up_and_numeric_ids_need_no_entry() {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("etc")).unwrap();
         std::fs::write(root.path().join("etc/passwd"), PASSWD).unwrap();
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn root_is_there_without_any_file() {
+    fn root_exists_without_a_passwd_file() {
         let empty = tempfile::tempdir().unwrap();
         assert_eq!(User::find(empty.path(), "root").unwrap().home, "/root");
         assert_eq!(User::find(empty.path(), "user").unwrap_err().code, ErrorCode::NotFound);

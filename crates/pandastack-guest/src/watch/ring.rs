@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_writes_are_one_change_until_read() {
+    fn repeated_writes_are_coalesced_until_read() {
         use ChangeKind::{Created, Modified};
         let mut ring = Ring::new(10_000);
         ring.push(change(Created, "a"));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_dropped_is_an_overflow() {
+    fn dropped_changes_are_reported_as_overflow() {
         let mut ring = Ring::new(3 * (CHANGE_BYTES + JSON_GROWTH_MAX));
         for name in ["1", "2", "3", "4", "5"] {
             ring.push(change(ChangeKind::Created, name));

@@ -11,7 +11,7 @@ use tokio::net::UnixStream;
 use crate::harness::{Guest, STEP, sh, text};
 
 #[tokio::test]
-async fn garbage_and_half_frames_before_the_preamble_do_no_harm() {
+async fn stale_bytes_and_partial_frames_before_the_preamble_are_ignored() {
     let guest = Guest::start();
     let mut half = Vec::new();
     encode(&mut half, FrameKind::Request, 0, 1, br#"{"op":"shutdown"}"#);
@@ -27,7 +27,7 @@ async fn garbage_and_half_frames_before_the_preamble_do_no_harm() {
 }
 
 #[tokio::test]
-async fn hostile_frames_do_not_end_the_guest() {
+async fn hostile_frames_do_not_crash_the_guest() {
     let guest = Guest::start();
     let frame = |kind, stream, payload: &[u8]| {
         let mut bytes = Vec::new();
@@ -118,7 +118,7 @@ async fn hostile_guest(says: Vec<u8>) -> ClientError {
 }
 
 #[tokio::test]
-async fn a_hostile_guest_is_cut_off() {
+async fn a_hostile_guest_is_disconnected() {
     let frame = |kind, stream, payload: &[u8]| {
         let mut bytes = Vec::new();
         encode(&mut bytes, kind, 0, stream, payload);
@@ -148,7 +148,7 @@ async fn a_hostile_guest_is_cut_off() {
 }
 
 #[tokio::test]
-async fn a_silent_guest_is_given_up_on() {
+async fn a_silent_guest_times_out() {
     let (ours, _theirs) = UnixStream::pair().unwrap();
     let error = GuestClient::connect(ours, Duration::from_millis(50)).await.unwrap_err();
     assert!(matches!(error, ClientError::ConnectDeadline { .. }), "{error}");

@@ -10,7 +10,7 @@ fn raw(path: &std::path::Path) -> RawPath {
 }
 
 #[tokio::test]
-async fn files_with_odd_names_come_back_as_they_were() {
+async fn files_with_unusual_names_round_trip() {
     let guest = Guest::start();
     let client = guest.connect().await;
     let root = guest.path("odd");
@@ -63,7 +63,7 @@ async fn large_files_and_large_directories_stream() {
 }
 
 #[tokio::test]
-async fn the_preamble_inside_a_file_is_just_bytes() {
+async fn a_preamble_inside_a_file_is_plain_data() {
     let guest = Guest::start();
     let client = guest.connect().await;
     let content = pandastack_guest_proto::sync::preamble(&[0x42; 16]).repeat(2000);
@@ -73,7 +73,7 @@ async fn the_preamble_inside_a_file_is_just_bytes() {
 }
 
 #[tokio::test]
-async fn ranges_are_cut_exactly() {
+async fn file_ranges_are_read_exactly() {
     let guest = Guest::start();
     let client = guest.connect().await;
     let path = guest.path("digits");
@@ -97,7 +97,7 @@ async fn ranges_are_cut_exactly() {
 }
 
 #[tokio::test]
-async fn refusals_have_the_right_code() {
+async fn file_errors_have_the_matching_code() {
     let guest = Guest::start();
     let client = guest.connect().await;
     let directory = guest.path("d");
@@ -180,7 +180,7 @@ async fn an_abandoned_write_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn directories_are_made_moved_and_removed() {
+async fn directories_are_created_moved_and_removed() {
     let guest = Guest::start();
     let client = guest.connect().await;
     let (a, b) = (guest.path("x/y/z"), guest.path("moved"));

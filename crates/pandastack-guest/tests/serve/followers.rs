@@ -23,7 +23,7 @@ async fn read_until(stream: &mut ProcessStream, seen: &mut String, wanted: &str)
 }
 
 #[tokio::test]
-async fn a_terminal_is_one_with_a_size_and_a_foreground() {
+async fn a_terminal_has_a_size_and_a_foreground_process() {
     let guest = Guest::start();
     let client = guest.connect().await;
     // A signal that comes while the shell reads ends the read: it has to ask again. At the end it reads rather than
@@ -49,7 +49,7 @@ async fn a_terminal_is_one_with_a_size_and_a_foreground() {
 }
 
 #[tokio::test]
-async fn closing_the_input_of_a_terminal_ends_what_reads_it() {
+async fn closing_terminal_input_ends_the_reading_process() {
     let guest = Guest::start();
     let client = guest.connect().await;
     let started = client.start(on_terminal("cat; echo over")).await.unwrap();
@@ -62,7 +62,7 @@ async fn closing_the_input_of_a_terminal_ends_what_reads_it() {
 }
 
 #[tokio::test]
-async fn a_hang_up_ends_also_what_misses_the_signal() {
+async fn a_hang_up_ends_processes_ignoring_the_signal() {
     let guest = Guest::start();
     let client = guest.connect().await;
     let started = client.start(on_terminal("trap '' HUP; echo trapped; cat; exit 7")).await.unwrap();
@@ -117,17 +117,17 @@ async fn lose_follower(by_connection: bool) {
 }
 
 #[tokio::test]
-async fn a_follower_lost_with_its_connection_misses_nothing() {
+async fn a_follower_reconnecting_after_a_lost_connection_misses_nothing() {
     lose_follower(true).await;
 }
 
 #[tokio::test]
-async fn a_follower_that_left_and_came_back_misses_nothing() {
+async fn a_returning_follower_misses_nothing() {
     lose_follower(false).await;
 }
 
 #[tokio::test]
-async fn waiting_for_the_end_holds_nothing_back() {
+async fn waiting_for_exit_does_not_block_output() {
     let guest = Guest::start();
     let client = guest.connect().await;
     let mut spec =

@@ -16,7 +16,7 @@ fn identity() -> Identity {
 }
 
 #[tokio::test]
-async fn an_identity_is_taken_on_in_one_round_trip() {
+async fn an_identity_is_applied_in_one_round_trip() {
     let guest = Guest::start();
     let hooks = guest.path("root/etc/pandastack/identity.d");
     std::fs::create_dir_all(&hooks).unwrap();
@@ -69,7 +69,7 @@ async fn quiesce_without_control_groups_still_gates_new_processes() {
 }
 
 #[tokio::test]
-async fn what_is_asked_behind_the_identity_finds_a_thawed_machine() {
+async fn requests_sent_after_the_identity_run_on_a_thawed_machine() {
     let guest = Guest::start();
     let client = guest.connect().await;
     for _ in 0..20 {
@@ -125,7 +125,7 @@ async fn ports_and_stats_are_reported() {
 }
 
 #[tokio::test]
-async fn shutdown_ends_the_program() {
+async fn shutdown_stops_the_guest_program() {
     let guest = Guest::start();
     let client = guest.connect().await;
     client.shutdown(0).await.unwrap();

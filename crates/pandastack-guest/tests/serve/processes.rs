@@ -6,7 +6,7 @@ use pandastack_guest_proto::message::{ErrorCode, ProcessSpec};
 use crate::harness::{ALL, Guest, STEP, drain, eventually, run, sh, text};
 
 #[tokio::test]
-async fn output_exit_code_and_signal_come_back() {
+async fn output_exit_code_and_signal_are_returned() {
     let guest = Guest::start();
     let client = guest.connect().await;
     let output = sh(&client, "echo out; echo err >&2; exit 3").await;
@@ -17,7 +17,7 @@ async fn output_exit_code_and_signal_come_back() {
 }
 
 #[tokio::test]
-async fn programs_start_with_a_clean_slate() {
+async fn programs_start_with_clean_signals_and_descriptors() {
     let guest = Guest::start();
     let client = guest.connect().await;
     let mut spec = ProcessSpec::argv([
@@ -37,7 +37,7 @@ async fn programs_start_with_a_clean_slate() {
 }
 
 #[tokio::test]
-async fn what_cannot_start_is_refused_with_the_reason() {
+async fn processes_that_cannot_start_are_rejected_with_a_reason() {
     let guest = Guest::start();
     let client = guest.connect().await;
     let refused = async |spec: ProcessSpec| client.exec(spec).await.unwrap_err();
@@ -64,7 +64,7 @@ async fn what_cannot_start_is_refused_with_the_reason() {
 }
 
 #[tokio::test]
-async fn a_timeout_kills_the_whole_tree() {
+async fn a_timeout_kills_the_whole_process_tree() {
     let Some(guest) = Guest::start_with_cgroup("timeout_kills_tree") else { return };
     let client = guest.connect().await;
     let mark = guest.path("pids");
@@ -87,7 +87,7 @@ async fn a_timeout_kills_the_whole_tree() {
 }
 
 #[tokio::test]
-async fn a_background_job_survives_and_kill_reaches_it() {
+async fn background_jobs_outlive_exec_and_can_be_killed() {
     let Some(guest) = Guest::start_with_cgroup("background_job") else { return };
     let client = guest.connect().await;
     let stream = client.exec(ProcessSpec::shell("setsid sleep 1000 & echo $!")).await.unwrap();
@@ -118,7 +118,7 @@ async fn output_larger_than_every_buffer_arrives_whole() {
 }
 
 #[tokio::test]
-async fn a_slow_reader_holds_its_process_but_nobody_else() {
+async fn a_slow_reader_blocks_only_its_own_process() {
     let guest = Guest::start();
     let client = guest.connect().await;
     let mut slow = client
@@ -136,7 +136,7 @@ async fn a_slow_reader_holds_its_process_but_nobody_else() {
 }
 
 #[tokio::test]
-async fn streams_that_nobody_reads_do_not_hold_up_the_one_that_is_read() {
+async fn unread_streams_do_not_block_other_streams() {
     let guest = Guest::start();
     let client = guest.connect().await;
     let mut attaches = Vec::new();
@@ -182,7 +182,7 @@ async fn unread_output_is_dropped_and_the_gap_is_reported() {
 }
 
 #[tokio::test]
-async fn a_stream_resumes_after_the_connection_was_lost() {
+async fn a_stream_resumes_after_a_lost_connection() {
     let guest = Guest::start();
     let client = guest.connect().await;
     let mut stream = client
@@ -254,7 +254,7 @@ async fn orphans_are_reaped() {
 }
 
 #[tokio::test]
-async fn many_at_once() {
+async fn many_processes_run_concurrently() {
     let guest = Guest::start();
     let client = guest.connect().await;
     let tasks: Vec<_> = (0..100)

@@ -47,7 +47,7 @@ async fn walk(client: &GuestClient, root: &Path, depth: Option<u32>, glob: Optio
 }
 
 #[tokio::test]
-async fn walks_end_at_links_depth_and_limits() {
+async fn walks_stop_at_links_depth_and_limits() {
     let guest = Guest::start();
     let client = guest.connect().await;
     let root = guest.path("tree");
@@ -66,7 +66,7 @@ async fn walks_end_at_links_depth_and_limits() {
 }
 
 #[tokio::test]
-async fn large_trees_come_in_pages() {
+async fn large_tree_listings_are_paged() {
     let guest = Guest::start();
     let client = guest.connect().await;
     let root = guest.path("many");
@@ -121,7 +121,7 @@ async fn searches_find_lines_in_text_files() {
 }
 
 #[tokio::test]
-async fn copies_and_moves_keep_what_files_are() {
+async fn copies_and_moves_preserve_file_attributes() {
     let guest = Guest::start();
     let client = guest.connect().await;
     let (root, copy) = (guest.path("tree"), guest.path("new/parent/copy"));
@@ -155,7 +155,7 @@ async fn a_move_between_file_systems_is_a_copy_and_a_removal() {
 }
 
 #[tokio::test]
-async fn attributes_change_alone_and_below() {
+async fn attributes_change_singly_or_recursively() {
     let guest = Guest::start();
     let client = guest.connect().await;
     let root = guest.path("tree");
@@ -203,7 +203,7 @@ async fn unpack(client: &GuestClient, path: &Path, archive: &[u8]) -> Result<u64
 }
 
 #[tokio::test]
-async fn archives_go_out_and_in_again() {
+async fn archives_round_trip_through_pack_and_unpack() {
     let guest = Guest::start();
     let client = guest.connect().await;
     let root = guest.path("tree");
@@ -242,7 +242,7 @@ fn entry(builder: &mut tar::Builder<Vec<u8>>, kind: tar::EntryType, name: &str, 
 }
 
 #[tokio::test]
-async fn hostile_archives_stay_in_their_directory() {
+async fn hostile_archives_cannot_write_outside_their_directory() {
     use tar::EntryType::{Char, Fifo, Link, Regular, Symlink};
     let guest = Guest::start();
     let client = guest.connect().await;
@@ -278,7 +278,7 @@ async fn hostile_archives_stay_in_their_directory() {
 }
 
 #[tokio::test]
-async fn archives_replace_links_and_lose_set_id_bits() {
+async fn unpacking_replaces_links_and_strips_set_id_bits() {
     use tar::EntryType::{Link, Regular, Symlink};
     let guest = Guest::start();
     let client = guest.connect().await;
@@ -301,7 +301,7 @@ async fn archives_replace_links_and_lose_set_id_bits() {
 }
 
 #[tokio::test]
-async fn what_is_no_archive_is_refused() {
+async fn invalid_archives_are_rejected_with_a_reason() {
     let guest = Guest::start();
     let client = guest.connect().await;
     for (bytes, why) in [(&b""[..], "empty"), (&[0x1f; 2000], "not a tar"), (&[0; 511], "cut off")] {

@@ -32,7 +32,7 @@ async fn until(stream: &mut WatchStream, kind: ChangeKind, path: &str) -> Vec<Ch
 }
 
 #[tokio::test]
-async fn changes_are_seen_in_new_and_renamed_directories() {
+async fn a_watch_covers_new_and_renamed_directories() {
     let guest = Guest::start();
     let client = guest.connect().await;
     let root = guest.path("watched");
@@ -58,7 +58,7 @@ async fn changes_are_seen_in_new_and_renamed_directories() {
 
 /// Contents arrive under a temporary name; a watch shows the file's own only.
 #[tokio::test]
-async fn a_file_that_is_written_through_the_api_is_created_and_modified() {
+async fn an_api_file_write_reports_created_and_modified() {
     let guest = Guest::start();
     let client = guest.connect().await;
     let root = guest.path("watched");
@@ -86,7 +86,7 @@ async fn a_file_that_is_written_through_the_api_is_created_and_modified() {
 }
 
 #[tokio::test]
-async fn a_watch_is_taken_up_where_it_was_left() {
+async fn a_watch_resumes_at_its_position() {
     let guest = Guest::start();
     let client = guest.connect().await;
     let root = guest.path("watched");
@@ -116,7 +116,7 @@ async fn a_watch_is_taken_up_where_it_was_left() {
 }
 
 #[tokio::test]
-async fn what_is_missed_is_said() {
+async fn missed_changes_are_reported_as_overflow() {
     let guest = Guest::start();
     let client = guest.connect().await;
     let root = guest.path("watched");
@@ -134,7 +134,7 @@ async fn what_is_missed_is_said() {
 }
 
 #[tokio::test]
-async fn there_are_not_too_many_watches() {
+async fn the_number_of_watches_is_limited() {
     let guest = Guest::start();
     let client = guest.connect().await;
     let root = guest.path("watched");

@@ -24,7 +24,7 @@ fn error_of(archive: &Path, key: &str) -> String {
 }
 
 #[test]
-fn an_artifact_comes_back_with_its_holes() {
+fn an_unpacked_artifact_keeps_its_holes() {
     let (dir, into) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let archive = archive(dir.path());
     assert!(archive.metadata().unwrap().len() < 64 << 10, "zeros were stored");
@@ -44,7 +44,7 @@ fn equal_artifacts_give_equal_archives() {
 }
 
 #[test]
-fn a_damaged_archive_is_refused_by_name() {
+fn a_damaged_archive_is_refused_and_named() {
     let dir = tempfile::tempdir().unwrap();
     let archive = archive(dir.path());
     let bytes = fs::read(&archive).unwrap();
@@ -84,7 +84,7 @@ fn forged(dir: &Path, files: Vec<IndexedFile>) -> PathBuf {
 }
 
 #[test]
-fn nothing_is_written_beyond_what_is_announced() {
+fn archive_contents_must_match_the_index() {
     let dir = tempfile::tempdir().unwrap();
     let (_, hash) = {
         fs::write(dir.path().join("content"), "content").unwrap();
@@ -110,7 +110,7 @@ fn nothing_is_written_beyond_what_is_announced() {
 }
 
 #[test]
-fn damage_is_a_fault_of_the_host() {
+fn a_damaged_archive_is_a_host_error() {
     let dir = tempfile::tempdir().unwrap();
     let archive = archive(dir.path());
     fs::write(&archive, "rubbish").unwrap();

@@ -99,7 +99,7 @@ fn suite_of(root: &Path) -> Result<String, ImageError> {
     let path = root.join("etc/os-release");
     let text = std::fs::read_to_string(&path).map_err(ImageError::io("read", &path))?;
     let name = text.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
-    name.map(str::to_owned).ok_or_else(|| ImageError::malformed("etc/os-release", "it names no release"))
+    name.map(str::to_owned).ok_or_else(|| ImageError::malformed("etc/os-release", "it has no release"))
 }
 
 fn write(dir: &Path, name: &str, text: &str) -> Result<PathBuf, ImageError> {
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_installed_packages_count() {
+    fn only_installed_packages_are_listed() {
         let status = "Package: a\nStatus: install ok installed\nVersion: 1\n\n\
                       Package: b\nStatus: deinstall ok config-files\nVersion: 2\n";
         assert_eq!(parse_status(status), HashMap::from([("a".into(), "1".into())]));

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_dropped_and_digests_kept() {
+    fn lock_stripping_drops_urls_and_keeps_digests() {
         let lock = r#"{"packages": {"": {}, "node_modules/a": {"version": "1", "integrity": "sha512-x",
             "resolved": "https://registry.example/a.tgz"}}}"#;
         let stripped = strip_lock(lock).unwrap();

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_becomes_pins() {
+    fn a_pip_report_is_converted_to_pins() {
         let report = r#"{"install": [{"metadata": {"name": "Scikit_Learn", "version": "1.9"},
             "download_info": {"archive_info": {"hashes": {"sha256": "ab"}}}}]}"#;
         let pins = parse_report(report).unwrap();

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smaller_file_system_decides() {
+    fn the_smaller_file_system_limits_available_space() {
         assert_eq!(space(10 * GIB, None).available_bytes(), 10 * GIB - INNER_RESERVE_BYTES);
         assert_eq!(space(10 * GIB, Some(5 * GIB)).available_bytes(), 4 * GIB);
         assert_eq!(space(2 * GIB, Some(50 * GIB)).available_bytes(), 2 * GIB - INNER_RESERVE_BYTES);
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nearly_full_outer_file_system_leaves_nothing() {
+    fn a_nearly_full_outer_file_system_has_no_space() {
         assert_eq!(space(10 * GIB, Some(OUTER_RESERVE_BYTES - 1)).available_bytes(), 0);
     }
 }

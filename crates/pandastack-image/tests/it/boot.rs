@@ -30,8 +30,8 @@ const CODE_INTERPRETER: Checks = &[
 ];
 
 #[test]
-fn base_boots_and_runs_what_it_promises() {
-    require_host!("base_boots_and_runs_what_it_promises");
+fn the_base_template_boots_and_runs_its_programs() {
+    require_host!("the_base_template_boots_and_runs_its_programs");
     check("base", "512M", BASE);
 }
 

@@ -53,8 +53,8 @@ fn entries(dir: &Path) -> Vec<String> {
 
 /// One long test: the parts need the same minute of installing.
 #[test]
-fn a_build_is_made_once_extended_and_checked_against_its_lock() {
-    require_host!("a_build_is_made_once_extended_and_checked_against_its_lock");
+fn an_image_is_built_once_extended_and_lock_checked() {
+    require_host!("an_image_is_built_once_extended_and_lock_checked");
     let cache = tempfile::tempdir().unwrap();
     let mut lock = Lock::default();
     let gone = Pin { version: "0.0-gone".into(), sha256: "00".into() };

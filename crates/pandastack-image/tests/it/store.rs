@@ -119,8 +119,8 @@ fn clones_share_extents_and_are_independent() {
 }
 
 #[test]
-fn a_full_outer_file_system_is_refused_before_the_store_dies() {
-    require_host!("a_full_outer_file_system_is_refused_before_the_store_dies");
+fn store_writes_are_refused_below_the_outer_reserve() {
+    require_host!("store_writes_are_refused_below_the_outer_reserve");
     let host = Ext4::new();
     let store = Store::open(&host.dir().join("data")).unwrap();
     let source = store.root().join("source");
@@ -151,8 +151,8 @@ fn a_full_outer_file_system_is_refused_before_the_store_dies() {
 }
 
 #[test]
-fn deleted_data_goes_back_to_the_outer_file_system() {
-    require_host!("deleted_data_goes_back_to_the_outer_file_system");
+fn deleted_data_is_returned_to_the_outer_file_system() {
+    require_host!("deleted_data_is_returned_to_the_outer_file_system");
     let host = Ext4::new();
     let data = host.dir().join("data");
     let store = Store::open(&data).unwrap();
@@ -168,8 +168,8 @@ fn deleted_data_goes_back_to_the_outer_file_system() {
 }
 
 #[test]
-fn a_directory_appears_whole_or_not_at_all() {
-    require_host!("a_directory_appears_whole_or_not_at_all");
+fn a_directory_is_published_atomically() {
+    require_host!("a_directory_is_published_atomically");
     let host = Ext4::new();
     let store = Store::open(&host.dir().join("data")).unwrap();
     let target = store.root().join("snapshots/one");
@@ -200,7 +200,7 @@ fn a_directory_appears_whole_or_not_at_all() {
 }
 
 #[test]
-fn a_directory_with_plain_copies_stays_one_and_says_why() {
+fn a_store_without_reflinks_copies_and_reports_why() {
     // Needs no rights: this is what an unprivileged start leaves behind.
     let scratch = tempfile::tempdir().unwrap();
     let data = scratch.path().join("data");

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_packet_says_where_it_was_going_and_pieces_of_one_harm_nobody() {
+    fn denied_packets_are_parsed_and_truncation_is_tolerated() {
         let mut packet = vec![0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0, 192, 0, 0, 2, 10, 1, 2, 3];
         packet.extend([0x9c, 0x40, 0x15, 0x38]);
         let logged = |bytes: &[u8], word: &str| LoggedPacket { bytes: bytes.to_vec(), word: word.to_owned() };

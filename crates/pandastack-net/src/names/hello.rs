@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn an_http_request_says_its_name_once() {
+    fn an_http_host_must_be_unique_and_consistent() {
         http("GET / HTTP/1.1\r\nHost: A.com\r\n\r\n", Some("a.com"));
         http("GET / HTTP/1.1\r\nX: y\r\nhost: a.com:8080\r\n\r\n", Some("a.com"));
         http("GET http://a.com/x HTTP/1.1\r\nHost: a.com\r\n\r\n", Some("a.com"));
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tls_hello_says_its_name_in_any_pieces() {
+    fn a_tls_hello_name_is_read_only_when_complete() {
         let config =
             rustls::ClientConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
                 .with_safe_default_protocol_versions()

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_rules_know_is_gathered_by_name_and_ends_when_it_would_have() {
+    fn addresses_in_rules_are_grouped_by_name_and_keep_their_expiry() {
         let open = vec![
             listed("a.com", SERVER, 60),
             // On other ports, by the same name.
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn only_names_that_the_policy_allows_open_something() {
+    fn only_names_allowed_by_the_policy_open_addresses() {
         let resolved = [open("www.a.com", SERVER, 60), open("b.com", OTHER, 60)];
         check(r#"{"allow":["*.a.com","b.com"]}"#, &resolved, &[(SERVER, 60), (OTHER, 60)], &[]);
         check(r#"{"allow":["b.com"]}"#, &resolved, &[(OTHER, 60)], &[]);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_open_for_longer_than_it_was_to_be() {
+    fn resolved_addresses_close_at_their_expiry() {
         let allows = r#"{"allow":["a.com","b.com"]}"#;
         check(allows, &[open("a.com", SERVER, 0)], &[], &[]);
         check(allows, &[Resolved { open_until_ms: NOW_MS - 1, ..open("a.com", SERVER, 0) }], &[], &[]);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_name_closes_comes_with_what_it_opens() {
+    fn denied_ports_of_a_name_close_together_with_its_openings() {
         let denies = r#"{"allow":["a.com"],"deny":["a.com:22"]}"#;
         check(denies, &[open("a.com", SERVER, 60)], &[(SERVER, 60)], &[(SERVER, 60)]);
         let shut = Resolved { shut_until_ms: NOW_MS + 600_000, ..open("a.com", SERVER, 60) };
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_resolves_a_lot_makes_it_no_larger() {
+    fn resolved_names_are_bounded_and_keep_the_longest_lived() {
         let address = |at: usize| Ipv4Addr::from_bits(SERVER.to_bits() + at as u32);
         let many = (0..2 * RESOLVED_MAX).map(|at| listed("x.a.com", address(at), at as u64 + 1)).collect();
         let found = gather(ListedNames { open: many, shut: Vec::new() }, NOW_MS);

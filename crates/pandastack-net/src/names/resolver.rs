@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn only_public_addresses_are_opened_and_never_for_long() {
+    fn only_public_addresses_are_opened_and_for_a_limited_time() {
         let opens = policy(r#"{"allow":["a.com"]}"#);
         let opened = |records: &[(&str, u32)]| {
             let learned =
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn every_address_of_a_name_that_is_denied_on_some_ports_is_closed_there_or_kept_from_the_guest() {
+    fn addresses_of_a_partly_denied_name_are_blocked_or_withheld() {
         let denies = policy(r#"{"deny":["a.com:22"]}"#);
         let answer = answer_with(&[("93.184.216.34", 1), ("10.0.0.1", 1), ("10.0.0.1", 1)]);
         let learned = learn(&denies, &Ceiling::default(), "a.com", &answer).expect("learned");

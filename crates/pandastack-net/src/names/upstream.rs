@@ -47,8 +47,7 @@ impl Upstreams {
 
     /// Asks one server after the other. The query's id is the guest's: it is unique per socket, and the socket is fresh.
     pub(super) async fn resolve(&self, query: &[u8], by_tcp: bool) -> io::Result<Vec<u8>> {
-        let none =
-            || io::Error::new(io::ErrorKind::NotFound, "/etc/resolv.conf names no DNS server; add one");
+        let none = || io::Error::new(io::ErrorKind::NotFound, "/etc/resolv.conf has no DNS server; add one");
         let mut failure = none();
         for server in self.current().into_iter().take(SERVERS_MAX) {
             let asked = async {
@@ -119,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn name_servers_are_read_and_nonsense_is_passed_over() {
+    fn name_servers_are_parsed_and_invalid_lines_ignored() {
         let check = |text: &str, expect: &[&str]| {
             let found: Vec<_> = servers(text).iter().map(|server| server.ip().to_string()).collect();
             assert_eq!(found, expect, "{text:?}");

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_are_read_as_they_were_written() {
+    fn nft_elements_are_parsed_with_their_notes() {
         let check = |note: &str, expect: &str| {
             let [one] = read(&listed(note)).try_into().expect("one element");
             let ListedElement { address, left, note } = one;
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_a_listing_harm_nobody() {
+    fn truncated_nft_listings_are_ignored() {
         let whole = listed("a.com");
         for length in 0..whole.len() {
             assert!(read(&whole[..length]).is_empty(), "{length}");

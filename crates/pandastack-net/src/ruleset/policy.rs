@@ -286,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn web_ports_are_cut_out_of_ranges() {
+    fn web_ports_are_excluded_from_ranges() {
         let check = |first, last, expect: &[(u16, u16)]| {
             let cut: Vec<_> =
                 without_web(PortRange { first, last }).iter().map(|p| (p.first, p.last)).collect();

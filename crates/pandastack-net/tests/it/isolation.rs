@@ -48,8 +48,8 @@ pub fn payloads(internet: &Internet) -> Vec<String> {
 }
 
 #[test]
-fn the_internet_is_reached_from_the_hosts_address() {
-    in_lab("the_internet_is_reached_from_the_hosts_address", |directory| async move {
+fn guest_traffic_leaves_with_the_hosts_address() {
+    in_lab("guest_traffic_leaves_with_the_hosts_address", |directory| async move {
         let internet = Internet::connect();
         let pool = SlotPool::open(config(&directory)).unwrap();
         let mut slot = lease(&pool, &NetworkPolicy::all()).await;
@@ -62,8 +62,8 @@ fn the_internet_is_reached_from_the_hosts_address() {
 }
 
 #[test]
-fn forged_sources_and_closed_addresses_never_leave() {
-    in_lab("forged_sources_and_closed_addresses_never_leave", |directory| async move {
+fn packets_with_forged_sources_or_closed_destinations_are_dropped() {
+    in_lab("packets_with_forged_sources_or_closed_destinations_are_dropped", |directory| async move {
         let internet = Internet::connect();
         let pool = SlotPool::open(config(&directory)).unwrap();
         let mut slot = lease(&pool, &NetworkPolicy::all()).await;
@@ -81,8 +81,8 @@ fn forged_sources_and_closed_addresses_never_leave() {
 }
 
 #[test]
-fn the_host_and_other_slots_are_out_of_reach() {
-    in_lab("the_host_and_other_slots_are_out_of_reach", |directory| async move {
+fn guests_cannot_reach_the_host_or_other_slots() {
+    in_lab("guests_cannot_reach_the_host_or_other_slots", |directory| async move {
         let internet = Internet::connect();
         let pool = SlotPool::open(config(&directory)).unwrap();
         let service = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)).unwrap();
@@ -114,8 +114,8 @@ fn the_host_and_other_slots_are_out_of_reach() {
 }
 
 #[test]
-fn the_host_reaches_every_port_and_nobody_else_does() {
-    in_lab("the_host_reaches_every_port_and_nobody_else_does", |directory| async move {
+fn only_the_host_reaches_guest_ports() {
+    in_lab("only_the_host_reaches_guest_ports", |directory| async move {
         let internet = Internet::connect();
         let pool = SlotPool::open(config(&directory)).unwrap();
         // Inbound works without any right to go out.
@@ -136,8 +136,8 @@ fn the_host_reaches_every_port_and_nobody_else_does() {
 }
 
 #[test]
-fn no_policy_reaches_beyond_the_operators_limit() {
-    in_lab("no_policy_reaches_beyond_the_operators_limit", |directory| async move {
+fn policies_cannot_reach_beyond_the_operators_limit() {
+    in_lab("policies_cannot_reach_beyond_the_operators_limit", |directory| async move {
         let internet = Internet::connect();
         let pool = SlotPool::open(NetConfig { reachable_private: Vec::new(), ..config(&directory) }).unwrap();
         let greedy = policy(r#"{"egress":"all","allow":["0.0.0.0/0","192.168.77.0/24","169.254.169.254"]}"#);
@@ -157,8 +157,8 @@ fn no_policy_reaches_beyond_the_operators_limit() {
 }
 
 #[test]
-fn mail_is_closed_unless_a_policy_names_its_port() {
-    in_lab("mail_is_closed_unless_a_policy_names_its_port", |directory| async move {
+fn mail_ports_are_closed_unless_a_policy_names_them() {
+    in_lab("mail_ports_are_closed_unless_a_policy_names_them", |directory| async move {
         let _internet = Internet::connect();
         let pool = SlotPool::open(config(&directory)).unwrap();
         let mut slot = lease(&pool, &NetworkPolicy::all()).await;
@@ -184,8 +184,8 @@ fn mail_is_closed_unless_a_policy_names_its_port() {
 }
 
 #[test]
-fn policies_open_close_and_change_while_a_flow_runs() {
-    in_lab("policies_open_close_and_change_while_a_flow_runs", |directory| async move {
+fn policy_changes_apply_to_open_flows() {
+    in_lab("policy_changes_apply_to_open_flows", |directory| async move {
         let internet = Internet::connect();
         let pool = SlotPool::open(config(&directory)).unwrap();
         let private_only = policy(r#"{"allow":["192.168.77.0/24"]}"#);
@@ -230,8 +230,8 @@ fn ipv6_packet(from: &str, to: &str, protocol: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn ipv6_is_dead() {
-    in_lab("ipv6_is_dead", |directory| async move {
+fn ipv6_packets_are_dropped() {
+    in_lab("ipv6_packets_are_dropped", |directory| async move {
         let internet = Internet::connect();
         let pool = SlotPool::open(config(&directory)).unwrap();
         let mut slot = lease(&pool, &NetworkPolicy::all()).await;
@@ -261,8 +261,8 @@ fn ipv6_is_dead() {
 }
 
 #[test]
-fn garbage_from_the_guest_harms_nobody() {
-    in_lab("garbage_from_the_guest_harms_nobody", |directory| async move {
+fn malformed_guest_packets_are_harmless() {
+    in_lab("malformed_guest_packets_are_harmless", |directory| async move {
         let _internet = Internet::connect();
         let pool = SlotPool::open(config(&directory)).unwrap();
         let mut slot = lease(&pool, &NetworkPolicy::all()).await;
@@ -277,8 +277,8 @@ fn garbage_from_the_guest_harms_nobody() {
 }
 
 #[test]
-fn the_hosts_rules_hold_alone() {
-    in_lab("the_hosts_rules_hold_alone", |directory| async move {
+fn host_rules_isolate_slots_without_namespace_rules() {
+    in_lab("host_rules_isolate_slots_without_namespace_rules", |directory| async move {
         let internet = Internet::connect();
         let pool = SlotPool::open(config(&directory)).unwrap();
         let service = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)).unwrap();

@@ -33,8 +33,8 @@ fn census(directory: &Path) -> Census {
 }
 
 #[test]
-fn several_hundred_slots_leave_nothing() {
-    in_lab("several_hundred_slots_leave_nothing", |directory| async move {
+fn hundreds_of_slots_are_fully_cleaned_up() {
+    in_lab("hundreds_of_slots_are_fully_cleaned_up", |directory| async move {
         const SLOTS: usize = 300;
         let before = census(&directory);
         let mut config = config(&directory);
@@ -71,8 +71,8 @@ fn several_hundred_slots_leave_nothing() {
 
 /// Takes many minutes and gigabytes of the kernel's memory: `cargo xtask test --full` asks for it.
 #[test]
-fn every_slot_of_a_host_is_made_for_real() {
-    const NAME: &str = "every_slot_of_a_host_is_made_for_real";
+fn every_slot_of_a_host_is_created() {
+    const NAME: &str = "every_slot_of_a_host_is_created";
     // The pool has one for each, and its own. Network cards belong to machines, so they are closed here.
     const DESCRIPTORS: u64 = SLOTS_PER_HOST_MAX as u64 + 1024;
     if std::env::var_os("PANDASTACK_TEST_FULL").is_none() {
@@ -138,8 +138,8 @@ fn taking_from_a_filled_pool_is_fast() {
 }
 
 #[test]
-fn leases_survive_a_restart_and_the_rest_is_freed() {
-    in_lab("leases_survive_a_restart_and_the_rest_is_freed", |directory| async move {
+fn adopted_leases_survive_a_restart_and_other_slots_are_freed() {
+    in_lab("adopted_leases_survive_a_restart_and_other_slots_are_freed", |directory| async move {
         let first = SlotPool::open(config(&directory)).unwrap();
         let kept = first.take(&NetworkPolicy::none()).await.unwrap();
         let lost = first.take(&NetworkPolicy::all()).await.unwrap();
@@ -213,8 +213,8 @@ fn a_released_slot_leaves_no_connections() {
 }
 
 #[test]
-fn a_crash_in_the_middle_of_a_make_is_cleaned_up() {
-    in_lab("a_crash_in_the_middle_of_a_make_is_cleaned_up", |directory| async move {
+fn a_crash_during_slot_creation_is_cleaned_up() {
+    in_lab("a_crash_during_slot_creation_is_cleaned_up", |directory| async move {
         let before = census(&directory);
         sh("ip link add lab-3 type veth peer name other");
         fs::create_dir(directory.join("netns")).unwrap();
@@ -229,8 +229,8 @@ fn a_crash_in_the_middle_of_a_make_is_cleaned_up() {
 }
 
 #[test]
-fn a_full_subnet_says_so_and_recovers() {
-    in_lab("a_full_subnet_says_so_and_recovers", |directory| async move {
+fn a_full_subnet_is_reported_and_recovers() {
+    in_lab("a_full_subnet_is_reported_and_recovers", |directory| async move {
         let mut config = config(&directory);
         config.subnet = Cidr::literal([10, 201, 8, 0], 28);
         let pool = SlotPool::open(config).unwrap();
@@ -253,8 +253,8 @@ fn a_full_subnet_says_so_and_recovers() {
 }
 
 #[test]
-fn two_agents_share_a_host_only_with_names_of_their_own() {
-    in_lab("two_agents_share_a_host_only_with_names_of_their_own", |directory| async move {
+fn two_agents_on_a_host_need_distinct_prefixes_and_subnets() {
+    in_lab("two_agents_on_a_host_need_distinct_prefixes_and_subnets", |directory| async move {
         let first = SlotPool::open(config(&directory)).unwrap();
         until("filled", || first.stats().ready == 4).await;
         let refused = SlotPool::open(config(&directory)).unwrap_err();
@@ -275,8 +275,8 @@ fn two_agents_share_a_host_only_with_names_of_their_own() {
 }
 
 #[test]
-fn parallel_takers_are_served_in_turn() {
-    in_lab("parallel_takers_are_served_in_turn", |directory| async move {
+fn parallel_slot_requests_are_all_served() {
+    in_lab("parallel_slot_requests_are_all_served", |directory| async move {
         let pool = SlotPool::open(config(&directory)).unwrap();
         let takers: Vec<_> = (0..20)
             .map(|_| {

@@ -12,8 +12,8 @@ use crate::isolation::{LeasedSlot, lease, pass_control, payloads};
 use crate::lab::{Internet, PATIENCE, PORT, PRIVATE_SERVER, SERVER, config, in_lab, policy};
 
 #[test]
-fn connections_and_bytes_have_limits() {
-    in_lab("connections_and_bytes_have_limits", |directory| async move {
+fn connections_and_bandwidth_are_limited() {
+    in_lab("connections_and_bandwidth_are_limited", |directory| async move {
         let internet = Internet::connect();
         let mut few = config(&directory);
         few.limits.connections_max = 8;
@@ -72,8 +72,8 @@ async fn first_refusal(denials: &mut mpsc::Receiver<Denial>, mut send: impl FnMu
 }
 
 #[test]
-fn connections_and_destinations_a_minute_have_limits_that_are_reported() {
-    in_lab("connections_and_destinations_a_minute_have_limits_that_are_reported", |directory| async move {
+fn per_minute_connection_and_destination_limits_are_reported() {
+    in_lab("per_minute_connection_and_destination_limits_are_reported", |directory| async move {
         let internet = Internet::connect();
         let few = SlotLimits { connections_per_minute: Some(4), ..SlotLimits::default() };
         let (pool, mut denials, mut slot) = limited(&directory, few).await;

@@ -82,8 +82,8 @@ fn names_resolve_by_policy() {
 }
 
 #[test]
-fn a_name_opens_its_public_address_and_nothing_else() {
-    in_lab("a_name_opens_its_public_address_and_nothing_else", |directory| async move {
+fn a_name_opens_only_its_public_address() {
+    in_lab("a_name_opens_only_its_public_address", |directory| async move {
         let internet = Internet::connect();
         let pool = SlotPool::open(config(&directory)).unwrap();
         let by_name = policy(r#"{"allow":["a.com:7000","private.com"]}"#);
@@ -107,8 +107,8 @@ fn a_name_opens_its_public_address_and_nothing_else() {
 }
 
 #[test]
-fn denied_networks_stay_closed_whatever_a_name_leads_to() {
-    in_lab("denied_networks_stay_closed_whatever_a_name_leads_to", |directory| async move {
+fn a_resolved_name_does_not_open_a_denied_network() {
+    in_lab("a_resolved_name_does_not_open_a_denied_network", |directory| async move {
         let internet = Internet::connect();
         let pool = SlotPool::open(config(&directory)).unwrap();
         let slot = pool.take(&policy(r#"{"allow":["a.com"],"deny":["93.184.216.0/24"]}"#)).await.unwrap();
@@ -133,8 +133,8 @@ fn denied_networks_stay_closed_whatever_a_name_leads_to() {
 }
 
 #[test]
-fn a_name_that_is_denied_on_a_port_is_closed_there_by_its_address() {
-    in_lab("a_name_that_is_denied_on_a_port_is_closed_there_by_its_address", |directory| async move {
+fn a_name_denied_on_a_port_blocks_that_port() {
+    in_lab("a_name_denied_on_a_port_blocks_that_port", |directory| async move {
         let internet = Internet::connect();
         let first = SlotPool::open(config(&directory)).unwrap();
         let slot = first.take(&policy(r#"{"allow":["a.com"],"deny":["a.com:7000"]}"#)).await.unwrap();
@@ -159,8 +159,8 @@ fn a_name_that_is_denied_on_a_port_is_closed_there_by_its_address() {
 }
 
 #[test]
-fn an_answer_that_comes_after_a_change_of_policy_opens_nothing() {
-    in_lab("an_answer_that_comes_after_a_change_of_policy_opens_nothing", |directory| async move {
+fn a_dns_response_after_a_policy_change_opens_nothing() {
+    in_lab("a_dns_response_after_a_policy_change_opens_nothing", |directory| async move {
         let internet = Internet::connect();
         let pool = SlotPool::open(config(&directory)).unwrap();
         let slot = pool.take(&policy(r#"{"allow":["held.com"]}"#)).await.unwrap();
@@ -190,8 +190,8 @@ fn spoil(directory: &Path, index: SlotIndex) {
 }
 
 #[test]
-fn a_policy_that_the_kernel_does_not_take_holds_nowhere() {
-    in_lab("a_policy_that_the_kernel_does_not_take_holds_nowhere", |directory| async move {
+fn a_policy_rejected_by_the_kernel_takes_no_effect() {
+    in_lab("a_policy_rejected_by_the_kernel_takes_no_effect", |directory| async move {
         let _internet = Internet::connect();
         let pool = SlotPool::open(config(&directory)).unwrap();
         let slot = pool.take(&policy(r#"{"allow":["a.com"]}"#)).await.unwrap();
@@ -205,8 +205,8 @@ fn a_policy_that_the_kernel_does_not_take_holds_nowhere() {
 }
 
 #[test]
-fn a_slot_that_does_not_take_its_policy_passes_nothing() {
-    in_lab("a_slot_that_does_not_take_its_policy_passes_nothing", |directory| async move {
+fn a_slot_without_its_policy_blocks_all_traffic() {
+    in_lab("a_slot_without_its_policy_blocks_all_traffic", |directory| async move {
         let internet = Internet::connect();
         let first = SlotPool::open(config(&directory)).unwrap();
         let slot = first.take(&NetworkPolicy::none()).await.unwrap();
@@ -223,8 +223,8 @@ fn a_slot_that_does_not_take_its_policy_passes_nothing() {
 }
 
 #[test]
-fn names_survive_a_restart_of_the_agent() {
-    in_lab("names_survive_a_restart_of_the_agent", |directory| async move {
+fn resolved_names_survive_an_agent_restart() {
+    in_lab("resolved_names_survive_an_agent_restart", |directory| async move {
         let internet = Internet::connect();
         let by_name = policy(r#"{"allow":["a.com"]}"#);
         let first = SlotPool::open(config(&directory)).unwrap();
@@ -279,8 +279,8 @@ fn guests_wait_while_the_agent_is_restarted() {
 }
 
 #[test]
-fn refusals_are_told() {
-    in_lab("refusals_are_told", |directory| async move {
+fn denied_names_and_connections_are_reported() {
+    in_lab("denied_names_and_connections_are_reported", |directory| async move {
         let _internet = Internet::connect();
         let pool = SlotPool::open(config(&directory)).unwrap();
         let mut denials = pool.denials().unwrap();

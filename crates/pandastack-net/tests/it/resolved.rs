@@ -17,8 +17,8 @@ async fn guest_in_new_slot(pool: &SlotPool, policy: &NetworkPolicy, resolved: &[
 }
 
 #[test]
-fn a_guest_goes_on_with_what_it_resolved_in_another_slot() {
-    in_lab("a_guest_goes_on_with_what_it_resolved_in_another_slot", |directory| async move {
+fn resolved_names_carry_over_to_another_slot() {
+    in_lab("resolved_names_carry_over_to_another_slot", |directory| async move {
         let internet = Internet::connect();
         let pool = SlotPool::open(config(&directory)).unwrap();
         let by_name = policy(r#"{"allow":["a.com:443,7000","b.com:22"]}"#);
@@ -74,8 +74,8 @@ fn a_name_denied_in_one_slot_stays_denied_in_another() {
 }
 
 #[test]
-fn what_was_resolved_is_known_to_the_next_agent() {
-    in_lab("what_was_resolved_is_known_to_the_next_agent", |directory| async move {
+fn resolved_addresses_carry_over_to_the_next_agent() {
+    in_lab("resolved_addresses_carry_over_to_the_next_agent", |directory| async move {
         let internet = Internet::connect();
         let by_name = policy(r#"{"allow":["*.a.com"]}"#);
         let first = SlotPool::open(config(&directory)).unwrap();
@@ -96,8 +96,8 @@ fn what_was_resolved_is_known_to_the_next_agent() {
 }
 
 #[test]
-fn as_many_as_are_taken_along_fit_with_long_names() {
-    in_lab("as_many_as_are_taken_along_fit_with_long_names", |directory| async move {
+fn the_maximum_number_of_long_resolved_names_is_restored() {
+    in_lab("the_maximum_number_of_long_resolved_names_is_restored", |directory| async move {
         let pool = SlotPool::open(config(&directory)).unwrap();
         let soon = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64 + 600_000;
         // 127 bytes; longer names stay behind.
@@ -122,8 +122,8 @@ fn as_many_as_are_taken_along_fit_with_long_names() {
 }
 
 #[test]
-fn a_name_too_long_to_be_kept_opens_its_address_and_stays_behind() {
-    in_lab("a_name_too_long_to_be_kept_opens_its_address_and_stays_behind", |directory| async move {
+fn an_overlong_resolved_name_is_not_carried_over() {
+    in_lab("an_overlong_resolved_name_is_not_carried_over", |directory| async move {
         let internet = Internet::connect();
         let pool = SlotPool::open(config(&directory)).unwrap();
         let slot = pool.take(&policy(r#"{"allow":["*.a.com"]}"#)).await.unwrap();
@@ -136,8 +136,8 @@ fn a_name_too_long_to_be_kept_opens_its_address_and_stays_behind() {
 }
 
 #[test]
-fn slots_without_names_have_nothing_to_take_along() {
-    in_lab("slots_without_names_have_nothing_to_take_along", |directory| async move {
+fn slots_without_name_rules_have_no_resolved_addresses() {
+    in_lab("slots_without_name_rules_have_no_resolved_addresses", |directory| async move {
         let _internet = Internet::connect();
         let pool = SlotPool::open(config(&directory)).unwrap();
         let slot = pool.take(&NetworkPolicy::all()).await.unwrap();

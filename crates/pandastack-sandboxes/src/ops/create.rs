@@ -146,7 +146,7 @@ async fn make(
         let why = seen.failure.unwrap_or_else(|| format!("its host reports it {}", seen.state.as_str()));
         return Err(Error::internal(format!("sandbox `{}` did not start: {why}", record.id)));
     }
-    Ok(sandboxes.transition(&record.id, Transition::Created, &Change::at(now()).seeing(seen)).await?)
+    Ok(sandboxes.transition(&record.id, Transition::Created, &Change::at(now()).with_observed(seen)).await?)
 }
 
 /// Specification of a sandbox for its agent.
@@ -236,7 +236,7 @@ async fn plan_from_template(
             derived.add_named(sandboxes, &mut record, &template, name).await?;
             Source::Template(info.name.clone())
         }
-        TemplateVolumeUse::Known => Source::TemplateDisk(info.name.clone()),
+        TemplateVolumeUse::Existing => Source::TemplateDisk(info.name.clone()),
     };
     record.spec.volumes.extend(volumes);
     let size = (size != own).then_some(size);

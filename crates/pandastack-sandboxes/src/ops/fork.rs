@@ -147,7 +147,7 @@ async fn settle(
 ) -> Result<SandboxRecord, String> {
     let why = match outcome {
         ChildOutcome::Made(seen) => {
-            let change = Change { pause_ms: Some(pause_ms), ..Change::at(now()).seeing(*seen) };
+            let change = Change { pause_ms: Some(pause_ms), ..Change::at(now()).with_observed(*seen) };
             match sandboxes.transition(&child.id, Transition::Created, &change).await {
                 Ok(record) => return Ok(record),
                 Err(error) => Error::from(error).message,

@@ -103,7 +103,7 @@ pub async fn settle(
     let Some(transition) = towards(state, seen.state).or(again) else {
         return Ok(sandboxes.store.sandbox(None, &record.id).await?);
     };
-    let change = Change { detail: seen.failure.clone(), ..change.seeing(seen) };
+    let change = Change { detail: seen.failure.clone(), ..change.with_observed(seen) };
     Ok(sandboxes.transition(&record.id, transition, &change).await?)
 }
 

@@ -156,7 +156,7 @@ mod tests {
         "[[advisory]]\nid = 'A-1'\ncomponent = 'kernel'\nbelow = '6.1.0-37'\nseverity = 'high'\n";
 
     #[test]
-    fn advisories_with_an_error_are_refused() {
+    fn malformed_advisories_are_refused() {
         assert_eq!(parse("").unwrap(), []);
         assert_eq!(parse(ONE).unwrap()[0].severity.as_deref(), Some("high"));
         for (wrong, names) in [
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_file_is_read_again_and_a_broken_one_is_not_used() {
+    fn a_changed_advisory_file_is_reloaded_unless_malformed() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), ONE).unwrap();
         let advisories = AdvisoryFile::open(file.path()).unwrap();

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn an_advisory_names_versions_below_its_limit() {
+    fn an_advisory_applies_to_versions_below_its_limit() {
         use Component::{Engine, Guest, Kernel};
         assert_eq!(outdated(&today(), &[advisory(Kernel, "6.1.0-38", None)]), [Kernel]);
         assert_eq!(outdated(&today(), &[advisory(Kernel, "6.1.0-37", None)]), []);

@@ -7,7 +7,7 @@ use pandastack_types::limits::OUTDATED_LISTED_MAX;
 use pandastack_types::{Owner, Result, WorkspaceId};
 
 use super::OutdatedPolicy;
-use super::survey::{Subject, Surveyed, bakes, hosts, of_workspace};
+use super::survey::{Subject, SurveyEntry, bakes, hosts, of_workspace};
 use crate::Sandboxes;
 
 /// Whose states are listed.
@@ -43,8 +43,8 @@ pub async fn list(sandboxes: &Sandboxes, policy: &OutdatedPolicy, scope: &Scope)
     Ok(OutdatedList { items, complete })
 }
 
-fn shown(surveyed: Surveyed, scope: &Scope) -> OutdatedState {
-    let Surveyed { host, subject, components, verdict } = surveyed;
+fn shown(surveyed: SurveyEntry, scope: &Scope) -> OutdatedState {
+    let SurveyEntry { host, subject, components, verdict } = surveyed;
     let (name, workspace_id) = match &subject {
         Subject::Sandbox(record) => (record.spec.name.clone(), Some(record.workspace.clone())),
         Subject::Snapshot(record, template) => {
@@ -62,7 +62,7 @@ fn shown(surveyed: Surveyed, scope: &Scope) -> OutdatedState {
         next_step: next_step(&subject, &components, verdict.is_some()),
         owner: owner.map(|owner| owner.to_string()),
         action: verdict.as_ref().map_or(OutdatedAction::Keep, |verdict| verdict.action),
-        told_at: verdict.as_ref().map(|verdict| verdict.told_at),
+        reported_at: verdict.as_ref().map(|verdict| verdict.reported_at),
         action_from: verdict.map(|verdict| verdict.from),
         components,
     }

@@ -56,7 +56,7 @@ impl Subject {
 }
 
 /// A frozen state, and what is outdated in it: empty for one that only has an earlier verdict.
-pub(super) struct Surveyed {
+pub(super) struct SurveyEntry {
     pub host: HostId,
     pub subject: Subject,
     pub components: Vec<OutdatedComponent>,
@@ -97,9 +97,9 @@ struct State<'a> {
 
 impl State<'_> {
     /// The state with its record, if something is outdated or it has a verdict.
-    fn surveyed(&self, subject: impl FnOnce() -> Subject, advisories: &[Advisory]) -> Option<Surveyed> {
+    fn surveyed(&self, subject: impl FnOnce() -> Subject, advisories: &[Advisory]) -> Option<SurveyEntry> {
         let components = judge(self.components, &self.host.frozen.current, advisories);
-        (!components.is_empty() || self.verdict.is_some()).then(|| Surveyed {
+        (!components.is_empty() || self.verdict.is_some()).then(|| SurveyEntry {
             host: self.host.host.clone(),
             subject: subject(),
             components,
@@ -114,7 +114,7 @@ pub(super) async fn of_workspace(
     hosts: &[HostStates],
     workspace: &WorkspaceId,
     advisories: &[Advisory],
-) -> Result<Vec<Surveyed>> {
+) -> Result<Vec<SurveyEntry>> {
     let (mut asleep, mut taken) = (HashMap::new(), HashMap::new());
     for host in hosts {
         for one in &host.frozen.sandboxes {
@@ -154,7 +154,7 @@ pub(super) async fn of_workspace(
 }
 
 /// Bakes of the platform's templates.
-pub(super) fn bakes(hosts: &[HostStates], advisories: &[Advisory]) -> Vec<Surveyed> {
+pub(super) fn bakes(hosts: &[HostStates], advisories: &[Advisory]) -> Vec<SurveyEntry> {
     let of_host = |host: &HostStates| {
         let bakes = host.frozen.templates.iter().filter_map(|bake| {
             let state = State { host, components: &bake.components, verdict: &None };

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_count_as_numbers() {
+    fn version_numbers_compare_numerically() {
         for (less, more) in [
             ("6.1.0-9-cloud-amd64", "6.1.0-37-cloud-amd64"),
             ("6.1", "6.1.1"),

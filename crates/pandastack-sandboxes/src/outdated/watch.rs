@@ -13,7 +13,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::OutdatedPolicy;
 use super::list::{next_step, sentence};
-use super::survey::{HostStates, Subject, Surveyed, hosts, of_workspace};
+use super::survey::{HostStates, Subject, SurveyEntry, hosts, of_workspace};
 use crate::Sandboxes;
 use crate::ops::MOVE_WAIT;
 
@@ -44,7 +44,7 @@ async fn check(sandboxes: &Sandboxes, policy: &OutdatedPolicy) -> Result<()> {
                 continue;
             }
             if let (Some(verdict), None) = (&wanted, &surveyed.verdict) {
-                tell(sandboxes, &surveyed.subject, verdict).await?;
+                record_event(sandboxes, &surveyed.subject, verdict).await?;
             }
             let Some((_, verdicts)) = new.iter_mut().find(|(host, _)| host.host == surveyed.host) else {
                 continue;
@@ -79,8 +79,8 @@ fn parts(verdicts: &OutdatedVerdicts) -> Vec<OutdatedVerdicts> {
 }
 
 /// The verdict that a state shall have.
-fn verdict(surveyed: &Surveyed, policy: &OutdatedPolicy, now: Timestamp) -> Option<OutdatedVerdict> {
-    let Surveyed { subject, components, verdict, .. } = surveyed;
+fn verdict(surveyed: &SurveyEntry, policy: &OutdatedPolicy, now: Timestamp) -> Option<OutdatedVerdict> {
+    let SurveyEntry { subject, components, verdict, .. } = surveyed;
     let is_named = |outdated: &OutdatedComponent| !outdated.advisories.is_empty();
     let applies = match policy.only_advisories {
         true => components.iter().any(is_named),
@@ -89,10 +89,10 @@ fn verdict(surveyed: &Surveyed, policy: &OutdatedPolicy, now: Timestamp) -> Opti
     if !applies || policy.action == OutdatedAction::Keep || !is_subject_to_policy(subject) {
         return None;
     }
-    let told_at = verdict.as_ref().map_or(now, |verdict| verdict.told_at);
+    let reported_at = verdict.as_ref().map_or(now, |verdict| verdict.reported_at);
     Some(OutdatedVerdict {
-        told_at,
-        from: told_at.checked_add(policy.grace()).unwrap_or(Timestamp::MAX),
+        reported_at,
+        from: reported_at.checked_add(policy.grace()).unwrap_or(Timestamp::MAX),
         action: policy.action,
         reason: format!("{}; {}", sentence(subject, components), next_step(subject, components, true)),
     })
@@ -113,7 +113,7 @@ fn is_subject_to_policy(subject: &Subject) -> bool {
 
 /// Tells the owner by an event of the sandbox; of a snapshot by one of the sandbox that it shows, if it
 /// still exists.
-async fn tell(sandboxes: &Sandboxes, subject: &Subject, verdict: &OutdatedVerdict) -> Result<()> {
+async fn record_event(sandboxes: &Sandboxes, subject: &Subject, verdict: &OutdatedVerdict) -> Result<()> {
     let sandbox: &SandboxId = match subject {
         Subject::Sandbox(record) => &record.id,
         Subject::Snapshot(record, _) => &record.sandbox,

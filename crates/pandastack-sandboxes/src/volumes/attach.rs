@@ -52,7 +52,7 @@ pub enum TemplateVolumeUse {
     /// A copy of the template's, which is to get that name if one was asked for.
     Fresh(TemplateVolume, Option<String>),
     /// A volume that exists: the first of [`VolumePlan::volumes`]. The template's memory does not fit it.
-    Known,
+    Existing,
 }
 
 /// Resolves the volumes that a sandbox requests. A volume at the path of the template's own takes its
@@ -76,7 +76,7 @@ pub async fn resolve(
         (Some(template), Some(own)) => match sandboxes.store.volume(workspace, &own.name).await {
             Ok(_) => {
                 volumes.push(own.clone());
-                TemplateVolumeUse::Known
+                TemplateVolumeUse::Existing
             }
             Err(StoreError::NotFound { .. }) => {
                 TemplateVolumeUse::Fresh(template.clone(), Some(own.name.clone()))
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn volumes_go_to_directories_of_their_own() {
+    fn volumes_cannot_be_mounted_over_system_directories() {
         for (path, good) in [
             (None, true),
             (Some("/data"), true),
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_volumes_has_limits() {
+    fn too_many_or_duplicate_volumes_are_refused() {
         let many: Vec<_> = (0..=VOLUMES_PER_SANDBOX_MAX).map(|n| wanted(&format!("v{n}"), None)).collect();
         assert!(check(&many, VOLUMES_PER_SANDBOX_MAX).is_err());
         assert!(check(&many[1..], VOLUMES_PER_SANDBOX_MAX).is_ok());
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_copies_are_names() {
+    fn names_of_volume_copies_are_valid() {
         let child = SandboxId::random();
         for name in ["data", &"x".repeat(63), &format!("{}-y", "x".repeat(48))] {
             ops::check_name(&name_for(name, &child)).unwrap();

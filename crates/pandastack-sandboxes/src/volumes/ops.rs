@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_sizes_have_limits() {
+    fn volume_names_and_sizes_are_validated() {
         for (name, good) in [
             ("data", true),
             ("a", true),
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_snapshots_are_names() {
+    fn volume_snapshot_names_are_valid() {
         for name in ["data", &"x".repeat(63)] {
             check_name(&snapshot_name(name)).unwrap();
         }

@@ -23,7 +23,7 @@ fn refused(cron: &str, zone: &str) -> TimingError {
 }
 
 #[test]
-fn new_york() {
+fn cron_handles_dst_in_new_york() {
     // 2027-03-14 02:00 jumps to 03:00; 2027-11-07 02:00 goes back to 01:00.
     let gap = ["2027-03-13 02:30 -0500", "2027-03-14 03:00 -0400", "2027-03-15 02:30 -0400"];
     check("30 2 * * *", "America/New_York", "2027-03-13T00:00:00Z", &gap);
@@ -52,7 +52,7 @@ fn berlin() {
 }
 
 #[test]
-fn lord_howe_shifts_by_half_an_hour() {
+fn cron_handles_half_hour_dst_shifts() {
     // 2027-10-03 02:00 jumps to 02:30; 2027-04-04 02:00 goes back to 01:30.
     let gap = ["2027-10-02 02:15 +1030", "2027-10-03 02:30 +1100", "2027-10-04 02:15 +1100"];
     check("15 2 * * *", "Australia/Lord_Howe", "2027-10-01T14:00:00Z", &gap);
@@ -63,7 +63,7 @@ fn lord_howe_shifts_by_half_an_hour() {
 }
 
 #[test]
-fn leap_days_and_the_ends_of_months() {
+fn cron_handles_leap_days_and_month_ends() {
     let leap = ["2028-02-29 00:00 +0000", "2032-02-29 00:00 +0000"];
     check("0 0 29 2 *", "UTC", "2027-01-01T00:00:00Z", &leap);
     // 2100 is no leap year.
@@ -88,7 +88,7 @@ fn leap_days_and_the_ends_of_months() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_at_once_and_says_why() {
+fn invalid_schedules_are_rejected_quickly_with_a_reason() {
     let began = std::time::Instant::now();
     for cron in
         ["0 0 31 2 *", "0 0 30 2 *", "0 0 31 4,6,9,11 *", "0 0 31 FEB *", "0 0 30,31 feb ?", "0 0 30-31 2 *"]
@@ -121,7 +121,7 @@ fn what_cannot_be_is_refused_at_once_and_says_why() {
 }
 
 #[test]
-fn intervals_stay_on_their_anchor_and_one_time_is_one_time() {
+fn intervals_stay_on_their_anchor_and_one_time_schedules_fire_once() {
     let anchor = at("2027-01-01T00:00:07.5Z");
     let every = Timing::every(60, anchor).unwrap();
     assert_eq!(every.next_after(anchor), Some(anchor + 60.seconds()));
@@ -159,7 +159,7 @@ proptest! {
     /// Time goes forward, on whole minutes except for the ends of gaps, and no instant is found
     /// twice or left out: the next instant is the same from any moment in between.
     #[test]
-    fn instants_increase_and_are_the_same_from_wherever_one_looks(
+    fn instants_increase_and_do_not_depend_on_the_starting_point(
         second in 1_700_000_000_i64..2_200_000_000, zone in 0..ZONES.len(), cron in 0..CRONS.len(), part in 0.0..1.0_f64,
     ) {
         let timing = Timing::cron(CRONS[cron], ZONES[zone]).unwrap();
@@ -180,7 +180,7 @@ proptest! {
 
     /// Whatever is typed is a timing or an error, never a panic.
     #[test]
-    fn anything_may_be_typed(text in "[-0-9*/,LW#? @a-z]{0,24}", zone in "[A-Za-z/_]{0,12}") {
+    fn arbitrary_cron_text_never_panics(text in "[-0-9*/,LW#? @a-z]{0,24}", zone in "[A-Za-z/_]{0,12}") {
         let _ = Timing::cron(&text, &zone);
     }
 }

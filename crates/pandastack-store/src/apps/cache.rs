@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn builds_begin_from_a_machine_of_the_kind_that_is_wanted() {
+    fn a_build_cache_requires_the_same_machine_shape() {
         let installed: SnapshotId = "installed".parse().unwrap();
         let mut spec = AppSpec::default();
         assert_eq!(spec.usable_cache(), None);

@@ -196,7 +196,7 @@ impl AppSpec {
     }
 
     /// Sets its previews, with the time of the change.
-    pub fn say_previews(&mut self, previews: AppPreviews, at: Timestamp) {
+    pub fn set_previews(&mut self, previews: AppPreviews, at: Timestamp) {
         (self.previews, self.previews_said_at) = (previews, Some(at));
     }
 

@@ -40,7 +40,7 @@ impl Change {
     }
 
     /// With what the agent sees.
-    pub fn seeing(mut self, seen: AgentSandbox) -> Self {
+    pub fn with_observed(mut self, seen: AgentSandbox) -> Self {
         self.seen = Some(Box::new(seen));
         self
     }

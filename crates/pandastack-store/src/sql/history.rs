@@ -7,7 +7,7 @@ use pandastack_types::{SandboxId, WorkspaceId};
 
 use super::rows::{EventRow, records};
 use super::sandboxes::find;
-use super::seal::{Place, is_sealed};
+use super::seal::{SealedField, is_sealed};
 use super::{SqlStore, Write, corrupt};
 use crate::{Durability, HistoryStore, IdempotencyClaim, IdempotencyKey, IdempotencyOutcome, Result};
 
@@ -137,8 +137,8 @@ impl HistoryStore for SqlStore {
     }
 }
 
-fn answer_of(key: &IdempotencyKey) -> Place<'_> {
-    Place { table: "idempotency", workspace: key.workspace.as_str(), row: &key.key, field: "body" }
+fn answer_of(key: &IdempotencyKey) -> SealedField<'_> {
+    SealedField { table: "idempotency", workspace: key.workspace.as_str(), row: &key.key, field: "body" }
 }
 
 /// The outcome of an earlier request with the same key; `None` if the request may start.
@@ -159,7 +159,7 @@ async fn earlier_outcome(
         };
         return Ok(Some(IdempotencyOutcome::Replay { status, body }));
     }
-    if row.instance == claim.instance || write.lives(&row.instance).await? {
+    if row.instance == claim.instance || write.is_alive(&row.instance).await? {
         return Ok(Some(IdempotencyOutcome::Running));
     }
     let Some(id) = row.sandbox_id else { return Ok(None) };

@@ -109,10 +109,10 @@ impl Write {
 
     /// Returns whether another server with this instance name is alive. On SQLite there is no
     /// other.
-    async fn lives(&mut self, instance: &str) -> Result<bool> {
+    async fn is_alive(&mut self, instance: &str) -> Result<bool> {
         match self.end {
             End::Sqlite(_) => Ok(false),
-            End::Postgres => replicas::lives(&mut self.tx, instance).await,
+            End::Postgres => replicas::is_alive(&mut self.tx, instance).await,
         }
     }
 
@@ -135,7 +135,7 @@ impl Write {
 
 impl SqlStore {
     /// Opens a SQLite file, making it and bringing its schema up to date where needed. Secrets in rows are
-    /// sealed with the server secret.
+    /// sealed with the join secret.
     pub async fn sqlite(path: &Path, secret: &LinkKey) -> Result<Self> {
         let (readers, sqlite) = Sqlite::open(path).await?;
         Ok(Self::new(readers, Backend::Sqlite(sqlite), secret))

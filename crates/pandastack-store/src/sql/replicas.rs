@@ -72,7 +72,7 @@ impl ReplicaStore for SqlStore {
         }
     }
 
-    async fn tell_names_changed(&self) -> Result<()> {
+    async fn notify_names_changed(&self) -> Result<()> {
         if self.publishes_changes() {
             let told = sqlx::query("SELECT pg_notify($1, 'names')").bind(CHANNEL).execute(&self.readers);
             told.await?;
@@ -86,7 +86,7 @@ impl ReplicaStore for SqlStore {
 }
 
 /// Returns whether another replica of that name is alive, as seen from within a write.
-pub(super) async fn lives(connection: &mut AnyConnection, instance: &str) -> Result<bool> {
+pub(super) async fn is_alive(connection: &mut AnyConnection, instance: &str) -> Result<bool> {
     let found: Vec<(String, String, bool)> = sqlx::query_as(REPLICAS)
         .bind(i64::from(MEMBER_CLASS))
         .bind(LEADER_LOCK)

@@ -1,4 +1,4 @@
-//! Secrets in rows are sealed: encrypted with keys from the server secret, which is in no database.
+//! Secrets in rows are sealed: encrypted with keys from the join secret, which is in no database.
 //!
 //! ```text
 //!   sealed bytes:  1 | generation, 1 byte | nonce, 12 random bytes | ciphertext | tag, 16 bytes
@@ -31,7 +31,7 @@ const MARK: &str = "sealed";
 /// How a sealed value begins in a column: no string in JSON contains a quote that is not escaped.
 const MARK_IN_TEXT: &str = "[\"sealed\",";
 
-/// Target of a schedule whose own was lost with the server secret. The name resolves nowhere.
+/// Target of a schedule whose own was lost with the join secret. The name resolves nowhere.
 const LOST: &str = "https://target-lost-with-the-server-secret.invalid/";
 
 /// Why a value cannot be sealed or opened.
@@ -39,7 +39,7 @@ const LOST: &str = "https://target-lost-with-the-server-secret.invalid/";
 pub enum SealError {
     /// The secret file is older than the row.
     #[error(
-        "it is sealed with generation {0} of the server secret, which this server does not have; restore \
+        "it is sealed with generation {0} of the join secret, which this server does not have; restore \
          `link-secret` from a backup"
     )]
     Generation(u8),
@@ -53,7 +53,7 @@ pub enum SealError {
 
 /// Where a value belongs.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct SealedField<'a> {
     pub(super) table: &'a str,
     pub(super) workspace: &'a str,
     pub(super) row: &'a str,
@@ -168,7 +168,7 @@ impl Sealer {
             let Some(sealed) = field(&mut value, path).and_then(|field| sealed_bytes(field)) else {
                 continue;
             };
-            let place = Place { table: column.table, workspace, row, field: path };
+            let place = SealedField { table: column.table, workspace, row, field: path };
             if self.open(place, &sealed).is_err() {
                 changed = true;
                 remove(&mut value, path);
@@ -186,7 +186,7 @@ impl Sealer {
     ) -> std::result::Result<(), SealError> {
         for path in column.fields {
             let Some(plain) = field(value, path).filter(|plain| is_secret(plain)) else { continue };
-            let place = Place { table: column.table, workspace, row, field: path };
+            let place = SealedField { table: column.table, workspace, row, field: path };
             let sealed = self.seal(place, plain.to_string().as_bytes())?;
             *plain = Value::from(vec![MARK.to_owned(), BASE64.encode(&sealed)]);
         }
@@ -203,7 +203,7 @@ impl Sealer {
         for path in column.fields {
             let Some(sealed) = field(value, path) else { continue };
             let Some(bytes) = sealed_bytes(sealed) else { continue };
-            let place = Place { table: column.table, workspace, row, field: path };
+            let place = SealedField { table: column.table, workspace, row, field: path };
             let plain = self.open(place, &bytes)?;
             *sealed = serde_json::from_slice(&plain).map_err(|_| SealError::Altered)?;
         }
@@ -211,7 +211,11 @@ impl Sealer {
     }
 
     /// Seals bytes for a place.
-    pub(super) fn seal(&self, place: Place<'_>, plain: &[u8]) -> std::result::Result<Vec<u8>, SealError> {
+    pub(super) fn seal(
+        &self,
+        place: SealedField<'_>,
+        plain: &[u8],
+    ) -> std::result::Result<Vec<u8>, SealError> {
         let generation = self.generation();
         let mut nonce = [0; NONCE_LEN];
         SystemRandom::new().fill(&mut nonce).map_err(|_| SealError::NoRandom)?;
@@ -230,7 +234,11 @@ impl Sealer {
     }
 
     /// Opens bytes that were sealed for a place.
-    pub(super) fn open(&self, place: Place<'_>, sealed: &[u8]) -> std::result::Result<Vec<u8>, SealError> {
+    pub(super) fn open(
+        &self,
+        place: SealedField<'_>,
+        sealed: &[u8],
+    ) -> std::result::Result<Vec<u8>, SealError> {
         let (&[version, generation], rest) = sealed.split_first_chunk().ok_or(SealError::Altered)?;
         let (nonce, body) = rest.split_first_chunk::<NONCE_LEN>().ok_or(SealError::Altered)?;
         if version != VERSION {
@@ -242,8 +250,8 @@ impl Sealer {
         Ok(plain.to_vec())
     }
 
-    fn key(&self, place: Place<'_>, generation: u8) -> std::result::Result<LessSafeKey, SealError> {
-        let Place { table, workspace, row, field } = place;
+    fn key(&self, place: SealedField<'_>, generation: u8) -> std::result::Result<LessSafeKey, SealError> {
+        let SealedField { table, workspace, row, field } = place;
         let digits = self.0.derive_with(generation, "sealed value", &[table, workspace, row, field]);
         let digits = digits.ok_or(SealError::Generation(generation))?;
         let bytes = HEXLOWER.decode(digits.as_bytes()).map_err(|_| SealError::Altered)?;
@@ -252,7 +260,7 @@ impl Sealer {
     }
 }
 
-impl Place<'_> {
+impl SealedField<'_> {
     /// The place as associated data.
     fn name(&self, generation: u8) -> Vec<u8> {
         let mut name = vec![VERSION, generation];
@@ -317,7 +325,8 @@ mod tests {
     use super::*;
     use crate::sql::sealed_columns::{APPS, PREVIEW_REPOS, SCHEDULES};
 
-    const PLACE: Place<'static> = Place { table: "apps", workspace: "w", row: "a", field: "git_token" };
+    const PLACE: SealedField<'static> =
+        SealedField { table: "apps", workspace: "w", row: "a", field: "git_token" };
 
     fn sealer() -> Sealer {
         Sealer::new(&LinkKey::new(&[7; 32]).unwrap())
@@ -331,15 +340,15 @@ mod tests {
     }
 
     #[test]
-    fn a_value_opens_only_in_its_place() {
+    fn a_sealed_value_opens_only_in_its_own_field() {
         let sealer = sealer();
         let sealed = sealer.seal(PLACE, b"s3cret").unwrap();
         assert_eq!(sealer.open(PLACE, &sealed).unwrap(), b"s3cret");
         for other in [
-            Place { table: "functions", ..PLACE },
-            Place { workspace: "x", ..PLACE },
-            Place { row: "b", ..PLACE },
-            Place { field: "webhook_secret", ..PLACE },
+            SealedField { table: "functions", ..PLACE },
+            SealedField { workspace: "x", ..PLACE },
+            SealedField { row: "b", ..PLACE },
+            SealedField { field: "webhook_secret", ..PLACE },
         ] {
             assert!(matches!(sealer.open(other, &sealed), Err(SealError::Altered)), "{other:?}");
         }
@@ -354,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_sealed_in_json_and_the_rest_is_not() {
+    fn only_secret_fields_are_sealed_in_json() {
         let sealer = sealer();
         let plain = json!({ "git_url": "https://x", "git_token": "s3cret", "webhook_secret": null,
             "env": { "A": { "value": "hidden", "secret": true } } });
@@ -366,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_opened_is_removed_and_the_rest_stays() {
+    fn unreadable_secrets_are_removed_and_other_fields_kept() {
         let (sealer, other) = (sealer(), Sealer::new(&LinkKey::new(&[9; 32]).unwrap()));
         let plain = json!({ "git_url": "u", "git_token": "s3cret", "env": { "A": 1 } });
         let text = sealer.to_json(&APPS, "w", "a", &plain).unwrap();
@@ -379,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn values_move_to_the_current_generation_once() {
+    fn sealed_values_are_resealed_once_per_generation() {
         let sealer = sealer();
         let plain = r#"{"git_token":"s3cret","env":{}}"#;
         let first = sealer.resealed(&APPS, "w", "a", plain).unwrap().unwrap();

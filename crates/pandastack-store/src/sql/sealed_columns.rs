@@ -1,4 +1,4 @@
-//! Columns with secrets, and bringing their rows to the current generation of the server secret.
+//! Columns with secrets, and bringing their rows to the current generation of the join secret.
 //!
 //! Must hold: a row is replaced only if it is unchanged since it was read, so that sealing goes on while the
 //! row is used, may be cut off at any time, and is safe to repeat.
@@ -80,7 +80,12 @@ impl SecretStore for SqlStore {
         let generation = self.sealer.generation();
         let mut done = SealedRows::default();
         let before = self.sealed_with().await?;
-        if before == Some(generation) {
+        // Another control server uses a newer generation.
+        if before.is_some_and(|before| before > generation) {
+            return Ok(done);
+        }
+        // On PostgreSQL, a control server of an earlier version may have written since.
+        if before == Some(generation) && matches!(self.backend, Backend::Sqlite(_)) {
             return Ok(done);
         }
         self.change_rows(&mut done, Sealer::resealed).await?;

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use jiff::Timestamp;
 use pandastack_types::limits::{
-    TAGS_PER_TEMPLATE_MAX, TEMPLATE_BUILDS_LISTED_MAX, TEMPLATE_BUILDS_UNDER_WAY_MAX,
+    TAGS_PER_TEMPLATE_MAX, TEMPLATE_BUILDS_IN_PROGRESS_MAX, TEMPLATE_BUILDS_LISTED_MAX,
     TEMPLATES_PER_WORKSPACE_MAX,
 };
 use pandastack_types::{BuildId, SnapshotId, TemplateId, WorkspaceId};
@@ -146,9 +146,9 @@ impl TemplateStore for SqlStore {
             .bind(record.workspace.as_str())
             .fetch_one(write.conn())
             .await?;
-        if unsigned(count) >= TEMPLATE_BUILDS_UNDER_WAY_MAX && record.state.is_under_way() {
+        if unsigned(count) >= TEMPLATE_BUILDS_IN_PROGRESS_MAX && record.state.is_in_progress() {
             let what = "template builds in progress";
-            return Err(StoreError::Quota { what, limit: TEMPLATE_BUILDS_UNDER_WAY_MAX });
+            return Err(StoreError::Quota { what, limit: TEMPLATE_BUILDS_IN_PROGRESS_MAX });
         }
         sqlx::query(
             "INSERT INTO template_builds \
@@ -201,7 +201,7 @@ impl TemplateStore for SqlStore {
         self.find_template_of_snapshot(workspace, snapshot).await
     }
 
-    async fn builds_under_way(&self) -> Result<Vec<BuildRecord>> {
+    async fn builds_in_progress(&self) -> Result<Vec<BuildRecord>> {
         let statement = format!("SELECT * FROM template_builds WHERE {UNDER_WAY} ORDER BY created_at_us, id");
         let rows: Vec<BuildRow> =
             sqlx::query_as(sqlx::AssertSqlSafe(statement)).fetch_all(&self.readers).await?;
@@ -265,15 +265,6 @@ impl TemplateStore for SqlStore {
     async fn set_tags(&self, tags: &[TagRecord]) -> Result<()> {
         let mut write = self.write(Durability::Power).await?;
         for tag in tags {
-            let count: i64 =
-                sqlx::query_scalar("SELECT COUNT(*) FROM template_tags WHERE template_id = $1 AND tag <> $2")
-                    .bind(tag.template.as_str())
-                    .bind(&tag.tag)
-                    .fetch_one(write.conn())
-                    .await?;
-            if unsigned(count) >= TAGS_PER_TEMPLATE_MAX {
-                return Err(StoreError::Quota { what: "tags per template", limit: TAGS_PER_TEMPLATE_MAX });
-            }
             set_tag(write.conn(), &tag.template, &tag.tag, &tag.build, tag.created_at).await?;
         }
         write.commit().await
@@ -363,6 +354,15 @@ async fn set_tag(
     build: &BuildId,
     at: Timestamp,
 ) -> Result<()> {
+    let count: i64 =
+        sqlx::query_scalar("SELECT COUNT(*) FROM template_tags WHERE template_id = $1 AND tag <> $2")
+            .bind(template.as_str())
+            .bind(tag)
+            .fetch_one(&mut *conn)
+            .await?;
+    if unsigned(count) >= TAGS_PER_TEMPLATE_MAX {
+        return Err(StoreError::Quota { what: "tags per template", limit: TAGS_PER_TEMPLATE_MAX });
+    }
     sqlx::query(
         "INSERT INTO template_tags (template_id, tag, build_id, created_at_us) VALUES ($1, $2, $3, $4) \
          ON CONFLICT (template_id, tag) DO UPDATE SET build_id = $3, created_at_us = $4",

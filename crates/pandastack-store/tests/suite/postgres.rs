@@ -11,7 +11,7 @@ use super::postgres_server::Server;
 use super::{run_all, running, secret, ws};
 
 #[tokio::test]
-async fn the_suite() {
+async fn the_store_passes_the_shared_suite() {
     let Some(server) = Server::start("the store's suite on PostgreSQL") else { return };
     run_all(|| async { SqlStore::postgres(&server.database().await, &secret()).await.unwrap() }).await;
 }
@@ -59,7 +59,7 @@ async fn one_server_leads_and_all_are_notified_of_commits() {
             matches!(created, ReplicaChange::Event(of, event) if of == ws() && event.sandbox_id == record.id)
         );
     }
-    two.tell_names_changed().await.unwrap();
+    two.notify_names_changed().await.unwrap();
     assert_eq!(
         wait_for_change(first.as_mut(), |news| *news == ReplicaChange::Names).await,
         ReplicaChange::Names

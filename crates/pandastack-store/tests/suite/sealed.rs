@@ -175,7 +175,7 @@ async fn open(path: &Path, secret: &LinkKey) -> SqlStore {
 }
 
 #[tokio::test]
-async fn no_secret_is_in_the_file() {
+async fn the_database_file_contains_no_plaintext_secrets() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("db");
     let store = open(&path, &secret()).await;
@@ -221,7 +221,7 @@ async fn rows_of_an_earlier_version_are_sealed_once() {
 }
 
 #[tokio::test]
-async fn a_rotation_seals_every_row_again() {
+async fn a_rotation_reseals_every_row() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("db");
     let secret = secret();
@@ -247,7 +247,7 @@ async fn a_rotation_seals_every_row_again() {
 }
 
 #[tokio::test]
-async fn a_lost_secret_costs_the_secrets_and_not_the_rows() {
+async fn a_lost_key_drops_secrets_but_keeps_rows() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("db");
     let store = open(&path, &secret()).await;

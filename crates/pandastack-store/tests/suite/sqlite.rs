@@ -7,7 +7,7 @@ use pandastack_store::sql::SqlStore;
 use super::{run_all, running, secret, ws};
 
 #[tokio::test]
-async fn the_suite() {
+async fn the_store_passes_the_shared_suite() {
     let dir = tempfile::tempdir().unwrap();
     let next = std::sync::atomic::AtomicUsize::new(0);
     run_all(|| {

@@ -6,7 +6,7 @@ use pandastack_store::templates::{
 use pandastack_store::workspaces::WorkspaceMove;
 use pandastack_store::*;
 use pandastack_types::api::ImageConfig;
-use pandastack_types::limits::TEMPLATE_BUILDS_UNDER_WAY_MAX;
+use pandastack_types::limits::TEMPLATE_BUILDS_IN_PROGRESS_MAX;
 use pandastack_types::{BuildId, SnapshotId, TemplateId, WorkspaceId};
 
 use super::{now, ws};
@@ -30,7 +30,7 @@ pub(super) async fn a_build_becomes_what_its_tags_mean(store: &dyn Store) {
     let mut first = build(&mine, BuildState::Queued);
     store.insert_build(&first).await.unwrap();
     assert!(store.build(&other, &first.id).await.is_err());
-    assert_eq!(store.builds_under_way().await.unwrap(), [first.clone()]);
+    assert_eq!(store.builds_in_progress().await.unwrap(), [first.clone()]);
     first.state = BuildState::Running;
     assert!(store.put_build(&first, BuildState::Queued).await.unwrap());
     assert!(!store.put_build(&first, BuildState::Queued).await.unwrap(), "it is not queued any more");
@@ -68,7 +68,7 @@ pub(super) async fn a_build_becomes_what_its_tags_mean(store: &dyn Store) {
     assert!(
         store.delete_tag(&mine.id, "v1").await.unwrap() && !store.delete_tag(&mine.id, "v1").await.unwrap()
     );
-    assert!(store.builds_under_way().await.unwrap().is_empty());
+    assert!(store.builds_in_progress().await.unwrap().is_empty());
     store.delete_template(&mine.id).await.unwrap();
     assert!(
         store.templates(&ws()).await.unwrap().is_empty() && store.builds(&ws()).await.unwrap().is_empty()
@@ -80,7 +80,7 @@ pub(super) async fn builds_have_a_quota_and_a_log(store: &dyn Store) {
     let mine = store.ensure_template(&template("mine")).await.unwrap();
     let logged = build(&mine, BuildState::Waiting);
     store.insert_build(&logged).await.unwrap();
-    for _ in 1..TEMPLATE_BUILDS_UNDER_WAY_MAX {
+    for _ in 1..TEMPLATE_BUILDS_IN_PROGRESS_MAX {
         store.insert_build(&build(&mine, BuildState::Waiting)).await.unwrap();
     }
     let refused = store.insert_build(&build(&mine, BuildState::Queued)).await;

@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_parameter_stays_one_segment() {
+    fn a_path_parameter_is_escaped_to_one_segment() {
         for (value, expect) in [
             ("base+2x2048", "base+2x2048"),
             ("a/b", "a%2Fb"),

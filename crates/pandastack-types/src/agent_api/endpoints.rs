@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_are_what_agents_have_always_served() {
+    fn agent_api_targets_are_stable() {
         let sandbox: SandboxId = "s1".parse().unwrap();
         let wait = WaitProcessQuery { timeout_seconds: Some(10) };
         let grant = GrantQuery { wake: Some(false) };
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_are_read_as_they_were_written() {
+    fn path_parameters_round_trip() {
         let call = ProcessOutput::new("s1".parse().unwrap(), 7, OutputQuery::default());
         let read = |sandbox: &'static str, process: &'static str| {
             let param = move |name: &str| match name {
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_endpoints_are_the_same_call() {
+    fn agent_api_endpoints_are_unique() {
         let calls: BTreeSet<_> = ALL.iter().map(|one| (one.method, one.path)).collect();
         assert_eq!(calls.len(), ALL.len());
     }

@@ -90,7 +90,7 @@ pub struct FrozenTemplate {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutdatedVerdict {
     /// When the owner was told.
-    pub told_at: Timestamp,
+    pub reported_at: Timestamp,
     /// Time from which the action is taken.
     pub from: Timestamp,
     /// The action.

@@ -40,12 +40,12 @@ paths! {
     ROUTE_CHANGES, route_changes() = "/internal/v1/routes";
     /// `GET`: an edge asks for the route of a sandbox ([`EdgeRoute`](super::EdgeRoute)).
     EDGE_ROUTE, edge_route(sandbox: &SandboxId) = "/internal/v1/routes/{sandbox}";
-    /// `GET`: the state of the server secret
+    /// `GET`: the state of the join secret
     /// ([`SecretStatus`](crate::secret_ring::SecretStatus)). `POST`: the server reads the secret's file again
     /// and seals all rows with its current generation.
     SECRETS, secrets() = "/internal/v1/secrets";
     /// `GET`: another control server asks what is in flight here.
-    IN_FLIGHT, in_flight() = "/internal/v1/under-way";
+    IN_FLIGHT, in_flight() = "/internal/v1/in-flight";
 }
 
 #[cfg(test)]
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_what_control_has_always_served() {
+    fn internal_paths_are_stable() {
         let sandbox: SandboxId = "s1".parse().unwrap();
         let report = host_report(&"host-a".parse().unwrap());
         assert_eq!(report, "/internal/v1/hosts/host-a/report");

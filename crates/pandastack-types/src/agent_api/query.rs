@@ -312,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_path_survives_a_query() {
+    fn any_path_round_trips_through_a_query() {
         for path in ["/srv/a.txt", "/a b&c=d", "/ü%2F#?+;", "/\n\"'"] {
             let query = WriteFileQuery { path: path.to_owned(), ..WriteFileQuery::default() };
             let encoded = encode_query(&query);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_lenient_and_absent_parameters_are_not_sent() {
+    fn flags_parse_leniently_and_absent_parameters_are_omitted() {
         assert_eq!(encode_query(&NoQuery {}), "");
         assert_eq!(encode_query(&StartProcessQuery::default()), "");
         let follow = StartProcessQuery { follow: Flag(true), ..StartProcessQuery::default() };

@@ -468,7 +468,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_status_is_found_by_its_name() {
+    fn every_deployment_status_parses_from_its_name() {
         for name in
             ["queued", "building", "deploying", "live", "superseded", "failed", "canceled", "rolled_back"]
         {
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn a_create_is_flat() {
+    fn app_settings_are_flattened_into_the_create_request() {
         let create: CreateApp =
             serde_json::from_str(r#"{"name":"a","git_url":"https://x/y","port":3000,"env":{"A":"b"}}"#)
                 .unwrap();

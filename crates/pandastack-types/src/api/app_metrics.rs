@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn machines_are_added_up_and_shares_weighed() {
+    fn app_metrics_sum_machines_and_weight_cpu_shares() {
         let view = |cpu_count, cpu_used_percent| HostView {
             cpu_count,
             cpu_ms: 10,

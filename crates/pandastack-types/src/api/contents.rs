@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_address_the_host_stays() {
+    fn masked_urls_keep_only_the_host() {
         let masked = |url: &str| {
             let mut url = url.to_owned();
             mask_url(&mut url);

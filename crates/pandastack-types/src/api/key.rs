@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::WorkspaceId;
+use crate::{InvalidValue, WorkspaceId};
 
 /// Permissions of an API key in its workspace. Each role includes the ones before it.
 #[derive(
@@ -41,11 +41,13 @@ impl std::fmt::Display for Role {
 }
 
 impl std::str::FromStr for Role {
-    type Err = String;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         let known = Role::ALL.into_iter().find(|role| role.as_str() == text);
-        known.ok_or_else(|| format!("{text:?} is not a role; use `viewer`, `developer` or `owner`"))
+        let invalid =
+            || InvalidValue::new(format!("{text:?} is not a role; use `viewer`, `developer` or `owner`"));
+        known.ok_or_else(invalid)
     }
 }
 
@@ -83,14 +85,17 @@ impl From<Role> for Scope {
 }
 
 impl std::str::FromStr for Scope {
-    type Err = String;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         match text {
             "read" => Ok(Scope::Read),
             "sandboxes" => Ok(Scope::Sandboxes),
             "admin" => Ok(Scope::Admin),
-            _ => Err(format!("{text:?} is not a scope; use `read`, `sandboxes` or `admin`")),
+            _ => {
+                let shown = format!("{text:?} is not a scope; use `read`, `sandboxes` or `admin`");
+                Err(InvalidValue::new(shown))
+            }
         }
     }
 }

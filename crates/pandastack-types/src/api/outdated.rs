@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{HostId, WorkspaceId};
+use crate::{HostId, InvalidValue, WorkspaceId};
 
 /// What happens when an outdated state is used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -31,12 +31,13 @@ impl OutdatedAction {
 }
 
 impl std::str::FromStr for OutdatedAction {
-    type Err = String;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         let all = [Self::Keep, Self::Refuse, Self::ColdRestart];
         let found = all.into_iter().find(|action| action.as_str() == text);
-        found.ok_or_else(|| format!("`{text}` is not one of keep, refuse and cold-restart"))
+        let invalid = || format!("`{text}` is not one of keep, refuse and cold-restart");
+        found.ok_or_else(|| InvalidValue::new(invalid()))
     }
 }
 
@@ -138,7 +139,7 @@ pub struct OutdatedState {
     /// When the owner was told that an action follows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
-    pub told_at: Option<Timestamp>,
+    pub reported_at: Option<Timestamp>,
     /// Action when the state is used.
     pub action: OutdatedAction,
     /// Time from which the action is taken.

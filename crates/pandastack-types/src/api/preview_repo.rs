@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_of_repositories_are_positive_numbers() {
+    fn repository_ids_are_positive_integers() {
         for (text, accepted) in [
             ("1", true),
             ("9223372036854775807", true),

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::ExecRequest;
+use crate::InvalidValue;
 
 /// Resource limits for a command and all processes it starts. Without a limit, only those of the sandbox
 /// apply.
@@ -184,9 +185,9 @@ impl From<Signal> for i32 {
 }
 
 impl std::str::FromStr for Signal {
-    type Err = String;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         if let Ok(number) = text.parse() {
             return SignalForm::Number(number).try_into();
         }
@@ -194,20 +195,21 @@ impl std::str::FromStr for Signal {
         let name = upper.strip_prefix("SIG").unwrap_or(&upper);
         let found = SIGNALS.iter().find(|(known, _)| *known == name);
         let shown: String = text.chars().take(40).collect();
-        found
-            .map(|(_, number)| Signal(*number))
-            .ok_or_else(|| format!("`{shown}` is not a signal; use a name such as TERM, or a number"))
+        let invalid = || format!("`{shown}` is not a signal; use a name such as TERM, or a number");
+        found.map(|(_, number)| Signal(*number)).ok_or_else(|| InvalidValue::new(invalid()))
     }
 }
 
 impl TryFrom<SignalForm> for Signal {
-    type Error = String;
+    type Error = InvalidValue;
 
-    fn try_from(form: SignalForm) -> Result<Self, String> {
+    fn try_from(form: SignalForm) -> Result<Self, InvalidValue> {
         match form {
             SignalForm::Name(name) => name.parse(),
             SignalForm::Number(number) if (1..=SIGNAL_MAX).contains(&number) => Ok(Signal(number as i32)),
-            SignalForm::Number(number) => Err(format!("{number} is not a signal; use 1 to {SIGNAL_MAX}")),
+            SignalForm::Number(number) => {
+                Err(InvalidValue::new(format!("{number} is not a signal; use 1 to {SIGNAL_MAX}")))
+            }
         }
     }
 }
@@ -217,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signals_have_names_and_numbers() {
+    fn signals_are_parsed_by_name_or_number() {
         for (text, number) in [("TERM", 15), ("SIGKILL", 9), ("int", 2), ("28", 28)] {
             assert_eq!(text.parse::<Signal>().unwrap().number(), number, "{text}");
         }
@@ -230,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_is_an_exec_and_more() {
+    fn a_process_start_extends_an_exec_request() {
         let start: StartProcess =
             serde_json::from_str(r#"{"cmd":"cat","stdin_open":true,"pty":{"rows":3,"cols":4}}"#).unwrap();
         assert_eq!(start.exec.cmd.as_deref(), Some("cat"));

@@ -3,6 +3,8 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::InvalidValue;
+
 /// Point in time to restore.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -14,23 +16,23 @@ pub enum RestorePoint {
 }
 
 impl std::str::FromStr for RestorePoint {
-    type Err = String;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         match text {
             "latest" | "now" => Ok(Self::Latest),
             _ => text
                 .parse()
                 .map(Self::At)
-                .map_err(|_| "expected a time such as 2026-01-31T12:00:00Z, or latest".to_owned()),
+                .map_err(|_| InvalidValue::new("expected a time such as 2026-01-31T12:00:00Z, or latest")),
         }
     }
 }
 
 impl TryFrom<String> for RestorePoint {
-    type Error = String;
+    type Error = InvalidValue;
 
-    fn try_from(text: String) -> Result<Self, String> {
+    fn try_from(text: String) -> Result<Self, InvalidValue> {
         text.parse()
     }
 }

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::account::{Quota, QuotaUse, WorkspaceSettings};
-use crate::WorkspaceId;
 use crate::preview::Visibility;
+use crate::{InvalidValue, WorkspaceId};
 
 /// State of a workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
@@ -38,11 +38,11 @@ impl WorkspaceState {
 }
 
 impl std::str::FromStr for WorkspaceState {
-    type Err = String;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         let known = Self::ALL.into_iter().find(|state| state.as_str() == text);
-        known.ok_or_else(|| format!("{text:?} is not a state of a workspace"))
+        known.ok_or_else(|| InvalidValue::new(format!("{text:?} is not a state of a workspace")))
     }
 }
 

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_operator_opens_mirrors_to_guests_with_internet() {
+    fn operator_mirrors_are_open_to_guests_with_internet_access() {
         let ceiling = Ceiling {
             slots: Some(Cidr::literal([10, 201, 0, 0], 16)),
             guest_allow: ["10.7.0.5:443", "169.254.0.0/16", "10.201.0.0/16", "127.0.0.1"]
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn mail_is_closed_unless_a_policy_or_the_operator_opens_it() {
+    fn mail_ports_are_closed_unless_a_policy_or_the_operator_opens_them() {
         let with = |mail| Ceiling { mail, ..Ceiling::default() };
         let submission = policy(r#"{"allow":["mail.example.com:587","1.1.1.1"]}"#);
         for (mail, wanted, closed) in [
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_admitted_as_far_as_the_operator_says() {
+    fn the_ceiling_admits_only_configured_private_addresses() {
         let some =
             Ceiling { reachable_private: vec![Cidr::literal([10, 9, 0, 0], 16)], ..Ceiling::default() };
         for (address, admitted) in [

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn networks_parse_strictly_and_print_back() {
+    fn networks_parse_strictly_and_round_trip() {
         for (text, expect) in [
             ("10.0.0.0/8", Some("10.0.0.0/8")),
             ("1.2.3.4", Some("1.2.3.4/32")),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_covers_its_halves_until_one_address_is_left() {
+    fn a_network_splits_into_halves_down_to_one_address() {
         let network = Cidr::literal([10, 0, 0, 2], 31);
         let halves = network.halves().unwrap();
         assert_eq!(halves.map(|half| half.to_string()), ["10.0.0.2/32", "10.0.0.3/32"]);

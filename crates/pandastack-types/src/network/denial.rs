@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_of_denied_names_are_shut_at_their_addresses() {
+    fn ports_of_denied_names_are_closed_at_their_addresses() {
         let some = policy(r#"{"deny":["b.com:22","*.b.com:22","*.b.com:25,465","c.com"]}"#);
         let (ssh, mail) = (some.shut_by("b.com"), some.shut_by("www.b.com"));
         assert_eq!((some.shut_ports().len(), ssh.len(), mail.len()), (2, 1, 2));
@@ -53,14 +53,14 @@ mod tests {
     }
 
     #[test]
-    fn networks_are_closed_where_names_open_some() {
+    fn policies_with_allowed_names_can_deny_networks() {
         assert!(policy(r#"{"allow":["a.com"],"deny":["10.0.0.0/8"]}"#).closes_networks());
         assert!(!policy(r#"{"allow":["a.com"],"deny":["b.com"]}"#).closes_networks());
         assert!(!policy(r#"{"allow":["10.0.0.0/8"],"deny":["10.1.0.0/16"]}"#).closes_networks());
     }
 
     #[test]
-    fn limits_hold_for_what_is_denied() {
+    fn deny_lists_have_the_same_limits_as_allow_lists() {
         let parse = |deny: Vec<String>| {
             let policy = serde_json::json!({ "allow": ["a.com"], "deny": deny });
             serde_json::from_value::<NetworkPolicy>(policy).map_err(|error| error.to_string())

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_without_a_start_means_what_it_looks_like() {
+    fn a_policy_without_egress_gets_an_inferred_default() {
         assert_eq!(policy("{}"), NetworkPolicy::all());
         assert_eq!(policy(r#"{"egress":"none"}"#), NetworkPolicy::none());
         assert_eq!(policy(r#"{"allow":["a.com"]}"#).egress, Egress::None);
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_reads_back_what_it_wrote() {
+    fn a_network_policy_round_trips_through_json() {
         let before = policy(
             r#"{"egress":"all","allow":["10.0.0.0/8"],"deny":["*.a.com:80"],"presets":["package-registries"]}"#,
         );
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn names_pass_by_list_and_deny_wins() {
+    fn allow_lists_permit_names_and_deny_wins() {
         let web = policy(r#"{"allow":["*.a.com:443","b.com"],"deny":["x.a.com","b.com:22"]}"#);
         for (name, resolves, port, permitted) in [
             ("www.a.com", true, 443, true),
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_web_connection_is_judged_by_name_and_address() {
+    fn a_policy_checks_web_connections_by_name_and_address() {
         let check = |json: &str, name: Option<&str>, to: &str, expect: bool| {
             assert_eq!(
                 policy(json).permits(name, to.parse().unwrap(), &Ceiling::widest()),
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_hold_and_say_what_to_do() {
+    fn policies_over_a_limit_are_rejected_with_a_hint() {
         let list = |count: usize| -> Vec<String> { (0..count).map(|at| format!("n{at}.com")).collect() };
         let parse = |allow: Vec<String>| {
             serde_json::from_value::<NetworkPolicy>(serde_json::json!({ "allow": allow }))

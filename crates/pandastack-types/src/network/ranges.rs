@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn all_is_the_public_space_only() {
+    fn egress_all_covers_only_public_addresses() {
         let open = [
             "1.1.1.1",
             "8.8.8.8",
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_open_private_networks_but_never_the_forbidden() {
+    fn allow_lists_open_private_but_never_forbidden_networks() {
         let widest = policy(r#"{"allow":["0.0.0.0/0"]}"#);
         let open = ["192.168.1.1", "10.200.255.255", "10.202.0.0", "1.1.1.1"];
         let closed = ["10.201.0.0", "10.201.255.255", "169.254.169.254", "127.0.0.1", "239.1.1.1", "0.0.0.0"];
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn no_policy_opens_more_than_the_operator_allows() {
+    fn policies_cannot_open_more_than_the_operator_allows() {
         let greedy = policy(r#"{"egress":"all","allow":["0.0.0.0/0","10.0.0.0/8","169.254.169.254"]}"#);
         let none = greedy.openings(&Ceiling::default());
         let private = ["10.0.0.1", "172.16.0.1", "192.168.1.1", "100.64.0.1", "198.18.0.1"];
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_cut_boxes_and_deny_wins() {
+    fn port_rules_split_openings_and_deny_wins() {
         let mail = policy(r#"{"deny":["0.0.0.0/0:25","9.9.9.0/24"]}"#);
         check(
             &mail,
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn denied_networks_are_closed_to_names() {
+    fn name_rules_exclude_denied_networks() {
         let some = policy(
             r#"{"allow":["a.com","10.0.0.0/8"],"deny":["93.184.216.0/24","93.184.0.0/16:22","0.0.0.0/0:25","b.com"]}"#,
         );
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_of_one_band_never_touch() {
+    fn adjacent_ranges_of_one_port_band_are_merged() {
         let merged = policy(r#"{"egress":"all","allow":["10.0.0.0/9","10.128.0.0/9","10.5.0.0/16"]}"#);
         let openings = merged.openings(&Ceiling { slots: Some(SLOTS), ..Ceiling::widest() });
         assert!(openings.windows(2).all(|pair| pair[0].addresses.last + 1 < pair[1].addresses.first));

@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_parse_and_print_back() {
+    fn network_targets_parse_strictly_and_round_trip() {
         for (text, expect) in [
             ("10.0.0.0/8", Some("10.0.0.0/8")),
             ("1.2.3.4", Some("1.2.3.4/32")),
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wildcard_means_what_is_below_and_nothing_beside() {
+    fn a_wildcard_matches_only_subdomains() {
         let matches = |pattern: &str, name: &str| match pattern.parse::<Target>().unwrap().place {
             Destination::Name(pattern) => pattern.matches(name),
             Destination::Network(_) => panic!("{pattern} is a name"),

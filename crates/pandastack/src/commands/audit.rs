@@ -31,7 +31,7 @@ enum Command {
 /// Filter of the entries.
 #[derive(Debug, clap::Args)]
 struct ListArgs {
-    /// Show only calls on this sandbox: ID or unique prefix; for a deleted sandbox, the full ID
+    /// Show only calls on this sandbox: ID, unique ID prefix or name; for a deleted sandbox, the full ID
     #[arg(long, value_name = "ID")]
     sandbox: Option<String>,
     /// Number of entries to show, newest first

@@ -16,7 +16,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_word_goes_to_the_shell() {
+    fn a_single_argument_is_run_by_the_shell() {
         assert_eq!(command_line(vec!["echo a | wc".into()]), (Some("echo a | wc".into()), None));
         assert_eq!(
             command_line(vec!["ls".into(), "-l".into()]),
@@ -25,7 +25,7 @@ mod tests {
     }
 
     #[test]
-    fn exit_codes_beyond_a_byte_stay_failures() {
+    fn out_of_range_exit_codes_become_255() {
         assert_eq!(to_exit_code(0), 0);
         assert_eq!(to_exit_code(137), 137);
         assert_eq!(to_exit_code(256), 255);

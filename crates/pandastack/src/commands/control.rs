@@ -53,7 +53,9 @@ pub struct LinkArgs {
 impl LinkArgs {
     /// Path of the join secret.
     pub fn secret_file(&self, settings: &Settings) -> PathBuf {
-        self.link_secret_file.clone().unwrap_or_else(|| secret::path_in(&settings.data_dir))
+        let file = self.link_secret_file.clone().unwrap_or_else(|| secret::path_in(&settings.data_dir));
+        // What is above it matters, too.
+        std::path::absolute(&file).unwrap_or(file)
     }
 }
 
@@ -82,7 +84,9 @@ fn needs(args: &Args, settings: &Settings) -> Needs {
     needs.listen.extend(settings.postgres_listen.into_iter().chain(args.agents_listen));
     needs.directories.extend([settings.data_dir.join("control"), settings.control_socket_dir()]);
     if let Backups::To(url) = &settings.backups {
-        needs.directories.extend(url.to_file_path().ok().filter(|_| url.scheme() == "file"));
+        let folder = url.to_file_path().ok().filter(|_| url.scheme() == "file");
+        needs.chosen.extend(folder.clone().filter(|folder| !folder.starts_with(&settings.data_dir)));
+        needs.directories.extend(folder);
     }
     needs.logs.extend(args.control.access_log.clone().into_iter().chain(args.link.log_file.clone()));
     needs.files.extend(settings.audit_sink.iter().filter_map(|sink| sink.file().map(Path::to_owned)));

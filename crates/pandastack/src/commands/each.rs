@@ -73,7 +73,7 @@ mod tests {
     use crate::output::Format;
 
     #[test]
-    fn ctrl_c_ends_the_command_and_a_failure_does_not() {
+    fn only_ctrl_c_stops_the_remaining_items() {
         let names = ["a", "b", "c"].map(str::to_owned);
         let output = Output::new(Format::Table, true);
         let tried = std::cell::RefCell::new(Vec::new());

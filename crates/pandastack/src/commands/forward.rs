@@ -26,7 +26,7 @@ const CONNECTIONS_MAX: usize = 256;
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Sandbox ID or unique prefix
+    /// Sandbox ID, unique ID prefix or name
     id: String,
     /// Local and sandbox port, or one number for both; can be repeated
     #[arg(required = true, value_name = "LOCAL:REMOTE")]
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_come_in_pairs_or_alone() {
+    fn port_mappings_are_pairs_or_single_ports() {
         assert_eq!(parse("15432:5432").unwrap(), (15432, 5432));
         assert_eq!(parse("8000").unwrap(), (8000, 8000));
         assert_eq!(parse("0:8000").unwrap(), (0, 8000));

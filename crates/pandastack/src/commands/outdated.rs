@@ -34,7 +34,7 @@ pub fn run(args: Args, output: Output) -> Result<ExitCode> {
         })?;
         if !list.complete {
             output
-                .note("the list is not complete, because a host did not answer; run `pandastack host list`");
+                .note("the list is not complete, because a host did not respond; run `pandastack host list`");
         }
         Ok(ExitCode::SUCCESS)
     })

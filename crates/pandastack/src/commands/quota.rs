@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_quota_says_why_it_counts_more_than_the_list() {
+    fn the_quota_explains_sandboxes_that_are_not_listed() {
         assert_eq!(difference(2, 2), None);
         assert_eq!(difference(1, 2), None, "one was created in between");
         assert!(

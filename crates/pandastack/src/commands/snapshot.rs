@@ -20,7 +20,7 @@ pub enum Command {
     /// List snapshots, newest first
     #[command(visible_alias = "ls")]
     List {
-        /// List only snapshots of this sandbox: ID or unique prefix
+        /// List only snapshots of this sandbox: ID, unique ID prefix or name
         #[arg(long, value_name = "ID")]
         sandbox: Option<String>,
     },

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_is_verified_and_each_change_is_found() {
+    fn release_verification_detects_every_change() {
         let dir = release();
         verify(dir.path(), KEY).unwrap();
         let changed = |name: &str, text: &str| {
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn names_stay_in_the_release() {
+    fn checksum_paths_cannot_escape_the_release() {
         for name in ["../a", "/etc/passwd", "a/../../b", ""] {
             assert!(entries(&format!("{}  {name}\n", "0".repeat(64))).is_err(), "{name}");
         }

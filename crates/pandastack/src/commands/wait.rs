@@ -68,7 +68,7 @@ mod tests {
     use crate::commands::runtime::block_on;
 
     #[test]
-    fn a_wait_that_takes_too_long_is_given_up() {
+    fn a_long_wait_times_out() {
         let wait = WaitArgs { wait_seconds: Some(0), ..WaitArgs::default() };
         let error = block_on(wait.until("it continues", std::future::pending::<Result<()>>())).unwrap_err();
         assert_eq!(error.to_string(), "not finished within 0 s");
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn ctrl_c_ends_the_wait_with_the_text_of_the_innermost_part() {
+    fn ctrl_c_ends_a_wait_with_the_innermost_hint() {
         let press = async {
             // The wait has registered for the signal before it polls what it waits for.
             rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::INT)?;
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_wait_and_no_wait_counts() {
+    fn the_last_of_wait_and_no_wait_applies() {
         #[derive(clap::Parser)]
         struct Line {
             #[command(flatten)]

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use pandastack_control::{AuditSink, DatabaseUrl, TenancyMode};
+use pandastack_types::InvalidValue;
 use pandastack_types::network::Cidr;
 use serde::Deserialize;
 
@@ -122,22 +123,22 @@ impl std::fmt::Debug for Backups {
 }
 
 impl std::str::FromStr for Backups {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
+    type Err = InvalidValue;
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         if text == "off" {
             return Ok(Backups::Off);
         }
-        let url: url::Url = text.parse().map_err(|_| BACKUPS_FORM.to_owned())?;
+        let url: url::Url = text.parse().map_err(|_| InvalidValue::new(BACKUPS_FORM))?;
         match BACKUP_SCHEMES.contains(&url.scheme()) {
             true => Ok(Backups::To(url)),
-            false => Err(BACKUPS_FORM.to_owned()),
+            false => Err(InvalidValue::new(BACKUPS_FORM)),
         }
     }
 }
 
 impl TryFrom<String> for Backups {
-    type Error = String;
-    fn try_from(text: String) -> Result<Self, String> {
+    type Error = InvalidValue;
+    fn try_from(text: String) -> Result<Self, InvalidValue> {
         text.parse()
     }
 }

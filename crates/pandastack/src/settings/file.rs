@@ -98,7 +98,7 @@ mod tests {
     const PACKAGED: &str = include_str!("../../../../deploy/pandastack.toml");
 
     #[test]
-    fn every_key_of_the_packaged_file_exists() {
+    fn every_key_of_the_packaged_config_is_valid() {
         let is_key = |line: &&str| line.strip_prefix("# ").is_some_and(|rest| rest.contains(" = "));
         assert!(PACKAGED.lines().filter(is_key).count() >= 8);
         let uncommented: Vec<&str> = PACKAGED

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn further_installations_differ_in_everything_and_keep_it() {
+    fn installations_get_distinct_and_stable_names_and_ports() {
         let first = chosen(crate::settings::DATA_DIR, None, &[]);
         let second = chosen("/srv/second", None, std::slice::from_ref(&first));
         let third = chosen("/srv/third", None, &[first.clone(), second.clone()]);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_operator_gave_stays() {
+    fn addresses_given_by_the_operator_are_kept() {
         let agent = AgentArgs {
             subnet: Some("10.9.0.0/16".into()),
             net_prefix: Some("own".into()),
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_free_names_is_told_the_flag() {
+    fn a_host_without_free_net_prefixes_is_reported() {
         let mut mine = settings("/srv/y", AgentArgs::default());
         let probe = Probe { port: &|_| true, prefix: &|_| false, subnet: &|_| true };
         let error = choose_with(&mut mine, None, &probe).unwrap_err();

@@ -18,6 +18,8 @@ use crate::failure::Failure;
 
 /// Random bytes of a new secret, written as twice as many hexadecimal digits.
 const SECRET_BYTES: usize = 32;
+/// Pause between attempts to find a file that was removed to be replaced.
+const MISSING_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
 /// Name of the file in the data directory.
 const FILE: &str = "link-secret";
 
@@ -74,6 +76,13 @@ pub fn write(path: &Path, text: &str) -> Result<()> {
     write().with_context(|| format!("cannot write the join secret {}", path.display()))
 }
 
+/// Held while the file is changed, so that two commands do not both add the next generation.
+pub fn lock(path: &Path) -> Result<std::fs::File> {
+    let folder = folder(path);
+    let lock = || std::fs::File::open(folder).and_then(|file| file.lock().map(|()| file));
+    lock().with_context(|| format!("cannot lock {}", folder.display()))
+}
+
 fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
 }
@@ -87,13 +96,23 @@ pub async fn following<T>(path: &Path, key: &LinkKey, work: impl Future<Output =
 }
 
 async fn follow(path: &Path, key: &LinkKey) -> Infallible {
-    match replacements(path) {
-        Ok(events) => loop {
-            match next(&events).await {
+    let followed = async {
+        let events = events()?;
+        loop {
+            // First the watch, so that no change is between the two.
+            match watch(&events, path) {
                 Ok(()) => reload(path, key),
-                Err(error) => return give_up(path, &error).await,
+                Err(rustix::io::Errno::NOENT) => {
+                    tokio::time::sleep(MISSING_PAUSE).await;
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
             }
-        },
+            next(&events).await?;
+        }
+    };
+    let ended: std::io::Result<Infallible> = followed.await;
+    match ended {
         Err(error) => give_up(path, &error).await,
     }
 }
@@ -104,13 +123,17 @@ async fn give_up(path: &Path, error: &std::io::Error) -> Infallible {
     std::future::pending().await
 }
 
-/// Notices when files of the secret's folder are replaced or written.
-fn replacements(path: &Path) -> std::io::Result<AsyncFd<std::os::fd::OwnedFd>> {
+fn events() -> std::io::Result<AsyncFd<std::os::fd::OwnedFd>> {
     let events = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
-    let kinds = inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::CLOSE_WRITE;
-    inotify::add_watch(&events, folder(path), kinds)?;
     #[expect(deprecated, reason = "its replacement is unsafe, and this crate has no unsafe code")]
     AsyncFd::new(events)
+}
+
+/// Notices when the file is written, replaced or removed, once. Its folder need not be readable.
+fn watch(events: &AsyncFd<std::os::fd::OwnedFd>, path: &Path) -> rustix::io::Result<()> {
+    use inotify::WatchFlags as Kind;
+    let kinds = Kind::CLOSE_WRITE | Kind::ATTRIB | Kind::DELETE_SELF | Kind::MOVE_SELF;
+    inotify::add_watch(events.get_ref(), path, kinds).map(drop)
 }
 
 async fn next(events: &AsyncFd<std::os::fd::OwnedFd>) -> std::io::Result<()> {
@@ -129,14 +152,17 @@ fn reload(path: &Path, key: &LinkKey) {
     match read(path) {
         Ok(found) => {
             let ring = found.ring();
-            if ring != key.ring() {
+            if !found.fingerprints().starts_with(&key.fingerprints()) {
+                let path = path.display();
+                tracing::error!(%path, "the join secret lacks a generation in use; restore its newest copy");
+            } else if ring != key.ring() {
                 let generation = ring.current().number;
                 key.replace(ring);
                 tracing::info!(generation, "the join secret was replaced");
             }
         }
         // One that is being written is complete soon.
-        Err(error) => tracing::warn!(error = %format!("{error:#}"), "the join secret cannot be read"),
+        Err(error) => tracing::error!(error = %format!("{error:#}"), "the join secret cannot be read"),
     }
 }
 
@@ -168,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_secret_is_not_made_anew() {
+    fn a_lost_secret_is_not_regenerated() {
         let dir = tempfile::tempdir().unwrap();
         let path = ensure(dir.path(), false).unwrap();
         std::fs::create_dir(dir.path().join("control")).unwrap();
@@ -181,11 +207,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_process_follows_its_file() {
+    async fn a_process_reloads_a_replaced_secret_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = ensure(dir.path(), false).unwrap();
         let key = read(&path).unwrap();
-        let events = replacements(&path).unwrap();
+        let events = events().unwrap();
+        watch(&events, &path).unwrap();
         let mut ring = key.ring();
         ring.stage(&[2; 32]).unwrap();
         ring.activate();
@@ -196,9 +223,14 @@ mod tests {
         tokio::time::timeout(std::time::Duration::from_secs(10), next(&events)).await.unwrap().unwrap();
         reload(&path, &key);
         assert_eq!(key.ring(), ring);
+        watch(&events, &path).unwrap();
         std::fs::write(&path, "short").unwrap();
+        tokio::time::timeout(std::time::Duration::from_secs(10), next(&events)).await.unwrap().unwrap();
         reload(&path, &key);
         assert_eq!(key.ring(), ring, "a damaged file changes nothing");
+        write(&path, &generate().unwrap()).unwrap();
+        reload(&path, &key);
+        assert_eq!(key.ring(), ring, "another secret changes nothing");
     }
 
     #[test]

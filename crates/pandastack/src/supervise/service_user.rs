@@ -51,6 +51,8 @@ pub struct ServiceUser {
 pub struct Needs {
     /// Directories that it alone writes; made if missing.
     pub directories: Vec<PathBuf>,
+    /// Those of them that the operator chose. They may have files of others: not handed over with any.
+    pub chosen: Vec<PathBuf>,
     /// Files that it appends to; made if missing.
     pub files: Vec<PathBuf>,
     /// Logs, which it also renames.
@@ -61,6 +63,23 @@ pub struct Needs {
     pub secret: Option<PathBuf>,
     /// Addresses that it listens on.
     pub listen: Vec<SocketAddr>,
+}
+
+impl Needs {
+    /// The same with paths from the root on: what is above a path matters, too.
+    fn absolute(&self) -> Self {
+        let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        let all = |paths: &[PathBuf]| paths.iter().map(absolute).collect();
+        Self {
+            directories: all(&self.directories),
+            chosen: all(&self.chosen),
+            files: all(&self.files),
+            logs: all(&self.logs),
+            read: all(&self.read),
+            secret: self.secret.as_ref().map(absolute),
+            listen: self.listen.clone(),
+        }
+    }
 }
 
 /// The user that a role runs as.
@@ -77,6 +96,7 @@ pub enum User {
 impl User {
     /// Chooses the user of a role, and hands over what it needs.
     pub fn prepare(settings: &Settings, needs: &Needs) -> Result<Self> {
+        let needs = &needs.absolute();
         let Some(user) = ServiceUser::resolve(settings.run_as.as_deref())? else {
             reclaim(&needs.directories);
             return Ok(Self::AsStarted);
@@ -183,7 +203,13 @@ impl ServiceUser {
             |dir: &Path| fs::metadata(dir).is_ok_and(|found| found.uid() != 0 && !self.may(&found, 0o7));
         if let Some(dir) = directories.iter().find(|dir| is_anothers(dir)) {
             let (dir, name) = (dir.display(), &self.name);
-            return Some(format!("user {name} cannot write to {dir}; run `chown {name} {dir}`"));
+            return Some(format!("user {name} cannot write to {dir}; run `chown -R {name} {dir}`"));
+        }
+        if let Some(dir) = needs.chosen.iter().find(|dir| is_roots_with_files(dir)) {
+            let (dir, name) = (dir.display(), &self.name);
+            return Some(format!(
+                "{dir} has files of root; run `chown -R {name} {dir}` if they are control's"
+            ));
         }
         let own = |dir: &Path| directories.iter().any(|own| dir.starts_with(own));
         let parents = logs.iter().filter(|log| !is_device(log)).filter_map(|log| log.parent());
@@ -226,16 +252,12 @@ impl ServiceUser {
         Ok(())
     }
 
-    /// Lets the user read a file of root, and notice that it was replaced.
+    /// Lets the user read a file of root.
     fn share(&self, file: &Path) -> std::io::Result<()> {
-        // Of directories, only the data directory has this mode.
-        let dir = file.parent().map(|dir| (dir, PASSABLE, 0o751));
-        for (path, before, after) in dir.into_iter().chain([(file, 0o600, 0o640)]) {
-            let found = fs::metadata(path)?;
-            if found.uid() == 0 && found.mode() & 0o777 == before {
-                chown(path, None, Some(self.gid))?;
-                fs::set_permissions(path, Permissions::from_mode(after))?;
-            }
+        let found = fs::metadata(file)?;
+        if found.uid() == 0 && found.mode() & 0o777 == 0o600 {
+            chown(file, None, Some(self.gid))?;
+            fs::set_permissions(file, Permissions::from_mode(0o640))?;
         }
         Ok(())
     }
@@ -253,24 +275,9 @@ impl ServiceUser {
         }
         // Nobody else enters meanwhile: not even who owns something further down.
         fs::set_permissions(dir, Permissions::from_mode(0o700))?;
-        self.hand_over_contents(dir)?;
+        give_contents(dir, 0, self.ids())?;
         fs::set_permissions(dir, Permissions::from_mode(found.mode() & 0o7777))?;
         lchown(dir, Some(self.uid), Some(self.gid))
-    }
-
-    /// Files with a second name stay: that name may be one of the system's.
-    fn hand_over_contents(&self, dir: &Path) -> std::io::Result<()> {
-        for entry in fs::read_dir(dir)? {
-            let path = entry?.path();
-            let found = fs::symlink_metadata(&path)?;
-            if found.is_dir() {
-                self.hand_over_contents(&path)?;
-            }
-            if found.uid() == 0 && !found.is_symlink() && (found.is_dir() || found.nlink() == 1) {
-                lchown(&path, Some(self.uid), Some(self.gid))?;
-            }
-        }
-        Ok(())
     }
 
     /// Makes this process run as the user, for good. Called before it has threads.
@@ -322,11 +329,41 @@ pub fn link_control_socket(settings: &Settings) -> Result<PathBuf> {
 fn reclaim(directories: &[PathBuf]) {
     let is_root = rustix::process::geteuid().is_root();
     for dir in directories.iter().filter(|_| is_root) {
-        if fs::symlink_metadata(dir).is_ok_and(|found| found.is_dir() && found.uid() != 0) {
-            // Root needs no right to it: one that stays another's is no hindrance.
-            let _ = lchown(dir, Some(0), Some(0));
+        let found = fs::symlink_metadata(dir).ok().filter(|found| found.is_dir() && found.uid() != 0);
+        if let Some(found) = found {
+            // Root needs no right to it: what stays another's is no hindrance.
+            let _ = reclaim_directory(dir, &found);
         }
     }
+}
+
+/// Takes back a directory with everything of its owner, who cannot enter it meanwhile.
+fn reclaim_directory(dir: &Path, found: &Metadata) -> std::io::Result<()> {
+    lchown(dir, Some(0), Some(0))?;
+    fs::set_permissions(dir, Permissions::from_mode(0o700))?;
+    give_contents(dir, found.uid(), (0, 0))?;
+    fs::set_permissions(dir, Permissions::from_mode(found.mode() & 0o7777))
+}
+
+/// Gives what one user has in a directory to another user and group. Files with a second name stay: that
+/// name may be one of the system's.
+fn give_contents(dir: &Path, from: u32, (uid, gid): (u32, u32)) -> std::io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        let found = fs::symlink_metadata(&path)?;
+        if found.is_dir() {
+            give_contents(&path, from, (uid, gid))?;
+        }
+        if found.uid() == from && !found.is_symlink() && (found.is_dir() || found.nlink() == 1) {
+            lchown(&path, Some(uid), Some(gid))?;
+        }
+    }
+    Ok(())
+}
+
+fn is_roots_with_files(dir: &Path) -> bool {
+    let is_roots = fs::metadata(dir).is_ok_and(|found| found.uid() == 0);
+    is_roots && fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some())
 }
 
 /// Whether the numbers of a container include this user.

@@ -11,7 +11,7 @@ fn exec_call() -> String {
 }
 
 #[test]
-fn exec_streams_bytes_from_the_directory_of_the_app() {
+fn exec_runs_in_the_app_directory_and_streams_bytes() {
     let program = Program::new();
     let output = program.run(&["app", "exec", "shop", "--", "bytes"]);
     assert_eq!((output.status.code(), output.stdout), (Some(0), vec![0xff, 0]));
@@ -45,7 +45,7 @@ fn a_missing_source_creates_no_app() {
         let expected = format!("error: cannot deploy {place}: {why}\n{hint}");
         program.check(&["app", "deploy", "fresh", "--dir", &place], 1, "", &expected);
     }
-    let expected = "error: sandbox not found\n";
+    let expected = "error: sandbox `00000000-0000-4000-8000-000000000000` not found\n";
     let absent = "00000000-0000-4000-8000-000000000000:/srv";
     program.check(&["app", "deploy", "fresh", "--from-sandbox", absent], 1, "", expected);
     let expected = "error: app `fresh` has no repository\nhint: set one with --git\n";
@@ -67,7 +67,7 @@ fn json_output_never_asks_for_confirmation() {
 }
 
 #[test]
-fn a_variable_of_several_lines_has_one_row() {
+fn a_multi_line_variable_is_listed_on_one_row() {
     let output = Program::new().run(&["app", "env", "list", "shop"]);
     let expected =
         "KEY    VALUE     SCOPE  STAGE\nCERT   one\\ntwo  all    all\nPLAIN  x         all    all\n";

@@ -46,7 +46,7 @@ fn rounds_are_measured_and_cleaned_up() {
 }
 
 #[test]
-fn a_command_that_fails_ends_it_without_leftovers() {
+fn a_failed_command_ends_the_benchmark_and_cleans_up() {
     let program = Program::new();
     program.check(
         &["bench", "--", "false"],
@@ -58,7 +58,7 @@ fn a_command_that_fails_ends_it_without_leftovers() {
 }
 
 #[test]
-fn ctrl_c_deletes_what_was_made() {
+fn ctrl_c_deletes_benchmark_sandboxes() {
     let program = Program::new();
     let mut command: Command = program.command(&["bench", "--json", "--", "wait"]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

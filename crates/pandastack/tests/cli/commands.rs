@@ -1,9 +1,10 @@
 //! Commands one by one.
 
+use pandastack_types::ErrorCode;
 use serde_json::Value;
 
 use crate::server::{ID, SNAPSHOT};
-use crate::{Program, text};
+use crate::{Program, api_errors, text};
 
 #[test]
 fn run_streams_output_passes_the_exit_code_and_deletes() {
@@ -37,7 +38,7 @@ fn a_platform_error_has_its_own_exit_code() {
 }
 
 #[test]
-fn run_as_json_is_one_call() {
+fn run_with_json_output_is_a_single_call() {
     let program = Program::new();
     let output = program.run(&["run", "--json", "--", "python", "-c", "print(2 ** 10)"]);
     assert_eq!(output.status.code(), Some(4));
@@ -69,7 +70,7 @@ fn sandboxes_are_listed_as_a_table_or_as_json() {
 }
 
 #[test]
-fn one_sandbox_is_described() {
+fn sandbox_get_describes_a_sandbox() {
     let output = Program::new().run(&["sandbox", "get", ID]);
     let stdout = text(&output.stdout);
     for line in [
@@ -102,7 +103,7 @@ fn a_unique_prefix_of_an_id_is_enough() {
 }
 
 #[test]
-fn copies_and_snapshots_print_ids() {
+fn forks_and_snapshots_print_ids() {
     let program = Program::new();
     program.check(&["sandbox", "fork", ID], 0, &format!("{SNAPSHOT}\n"), "");
     program.check(&["sandbox", "snapshot", ID, "--name", "before"], 0, &format!("{SNAPSHOT}\n"), "");
@@ -141,9 +142,10 @@ fn errors_say_what_to_do_next() {
         (output.status.code(), text(&output.stderr)),
         (
             Some(1),
-            "error: invalid API key\nhint: set PANDASTACK_API_KEY to a valid key, or run \
-             `pandastack up` again\n"
-                .to_owned()
+            format!(
+                "error: {}\nhint: set PANDASTACK_API_KEY to a valid key, or run `pandastack up` again\n",
+                api_errors::message(ErrorCode::Unauthorized)
+            )
         )
     );
     let mut command = program.command(&["whoami"]);

@@ -11,7 +11,7 @@ fn json_of(output: &std::process::Output) -> Value {
 }
 
 #[test]
-fn run_needs_no_dashes_and_reports_a_missing_program_as_a_shell_does() {
+fn run_needs_no_dashes_and_a_missing_program_exits_with_127() {
     let program = Program::new();
     program.check(&["run", "ls", "-la"], 0, "out ä\n", "err\n");
     let exec = program.server.body_of(&format!("POST /v1/sandboxes/{ID}/exec/stream?encoding=base64"));
@@ -25,7 +25,7 @@ fn run_needs_no_dashes_and_reports_a_missing_program_as_a_shell_does() {
 }
 
 #[test]
-fn a_list_has_every_format() {
+fn a_list_supports_every_output_format() {
     let program = Program::new();
     for form in [&["--json"][..], &["-o", "json"], &["--output=json"]] {
         let output = program.run(&[&["sandbox", "list"], form].concat());
@@ -68,7 +68,7 @@ fn an_app_shows_its_databases() {
 }
 
 #[test]
-fn a_port_has_a_url_and_a_private_one_is_signed() {
+fn a_port_url_is_signed_for_a_private_sandbox() {
     let program = Program::new();
     program.check(&["sandbox", "url", ID, "8000"], 0, &format!("http://8000-{ID}.localhost:8080/\n"), "");
     let note = "the sandbox is private; the URL works until 2030-01-01T00:00:00Z\n";
@@ -88,7 +88,7 @@ fn a_port_has_a_url_and_a_private_one_is_signed() {
 }
 
 #[test]
-fn a_create_says_how_long_the_sandbox_lives() {
+fn sandbox_create_prints_the_lifetime() {
     let program = Program::new();
     let note =
         format!("expires in 1h; to change that, run `pandastack sandbox lifecycle {ID} --ttl SECONDS`\n");
@@ -119,7 +119,7 @@ fn usage_is_summed_by_day_and_rows_are_limited() {
 }
 
 #[test]
-fn a_quota_explains_what_the_list_does_not_show() {
+fn quota_show_explains_machines_missing_from_the_list() {
     let output = Program::new().run(&["quota", "show"]);
     let expected = "3 of 4 sandboxes are machines of apps, functions, databases and builds, which \
                     `pandastack sandbox list` does not show\n";
@@ -127,7 +127,7 @@ fn a_quota_explains_what_the_list_does_not_show() {
 }
 
 #[test]
-fn logs_are_lines_of_json_with_the_json_option() {
+fn the_json_option_prints_logs_as_json_lines() {
     let program = Program::new();
     let output = program.run(&["sandbox", "logs", ID, "--json"]);
     assert_eq!(text(&output.stdout), "{\"line\":\"booted\"}\n{\"line\":\"login:\"}\n");
@@ -171,7 +171,7 @@ fn the_client_configuration_is_shown_and_changed() {
 }
 
 #[test]
-fn versions_of_client_and_server() {
+fn client_and_server_versions_are_shown() {
     let program = Program::new();
     let seen = json_of(&program.run(&["version", "--json"]));
     assert_eq!((&seen["client"], &seen["server"]), (&json!(env!("CARGO_PKG_VERSION")), &json!("9.9.9")));

@@ -4,7 +4,7 @@ use crate::server::ID;
 use crate::{Program, text};
 
 #[test]
-fn a_file_goes_in_and_comes_out() {
+fn a_file_is_copied_to_and_from_a_sandbox() {
     let program = Program::new();
     let local = program.home.path().join("a.txt");
     std::fs::write(&local, "hello").unwrap();
@@ -29,7 +29,7 @@ fn a_file_goes_in_and_comes_out() {
 }
 
 #[test]
-fn a_directory_goes_in_as_one_archive() {
+fn a_directory_is_uploaded_as_one_archive() {
     let program = Program::new();
     let dir = program.home.path().join("project");
     std::fs::create_dir_all(dir.join("src")).unwrap();
@@ -44,7 +44,7 @@ fn a_directory_goes_in_as_one_archive() {
 }
 
 #[test]
-fn a_directory_comes_out() {
+fn a_directory_is_copied_from_a_sandbox() {
     let program = Program::new();
     let target = program.home.path().join("out");
     let output = program.run(&["sandbox", "cp", &format!("{ID}:/srv/dir"), target.to_str().unwrap()]);
@@ -53,7 +53,7 @@ fn a_directory_comes_out() {
 }
 
 #[test]
-fn sides_must_differ() {
+fn exactly_one_side_of_a_copy_is_a_sandbox_path() {
     Program::new().check(
         &["sandbox", "cp", "a", "b"],
         1,

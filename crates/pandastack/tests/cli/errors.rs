@@ -1,6 +1,8 @@
 //! A representative error of each kind, compared with `golden/errors.txt`.
 
-use crate::{Program, check_snapshot, text};
+use pandastack_types::ErrorCode;
+
+use crate::{Program, api_errors, check_snapshot, text};
 
 /// A failing command: environment variables and arguments. `HOME` in an argument is the home directory.
 struct Case {
@@ -36,11 +38,6 @@ const KINDS: &[(&str, &[Case])] = &[
             with_env(&[("PANDASTACK_API_KEY", "pds_wrong")], &["whoami"]),
             case(&["sandbox", "get", ABSENT]),
             case(&["sandbox", "get", ABSENT, "--json"]),
-            case(&["run", "--template", "broken", "--", "true"]),
-            case(&["run", "--template", "disk-full", "--", "true"]),
-            case(&["run", "--template", "viewer", "--", "true"]),
-            case(&["run", "--template", "over-quota", "--", "true"]),
-            case(&["run", "--template", "too-fast", "--", "true"]),
             case(&["template", "build", "proxy"]),
             case(&["template", "build", "garbage"]),
             case(&["run", "--", "cut"]),
@@ -152,26 +149,27 @@ fn errors_match_the_snapshot() {
     let program = Program::new();
     let home = program.home.path().display().to_string();
     prepare(program.home.path());
+    let run = |env: &[(&str, &str)], args: &[&str]| {
+        let words: Vec<String> = args.iter().map(|word| word.replace("HOME", &home)).collect();
+        let mut command = program.command(&words.iter().map(String::as_str).collect::<Vec<_>>());
+        command.envs(env.iter().map(|(name, value)| (*name, value.replace("HOME", &home))));
+        let output = command.stdin(std::process::Stdio::null()).output().unwrap();
+        let shown: Vec<String> = env.iter().map(|(name, value)| format!("{name}={value} ")).collect();
+        let line: Vec<String> = args.iter().map(|word| quoted(word)).collect();
+        let printed = text(&output.stderr).replace(&home, "HOME").replace(&program.server.url(), "SERVER");
+        let code = output.status.code().map_or_else(|| "none".to_owned(), |code| code.to_string());
+        let (shown, line, printed) = (shown.concat(), line.join(" "), printed.trim_end());
+        format!("$ {shown}pandastack {line}\n{printed}\nexit code: {code}\n\n")
+    };
     let mut seen = String::new();
     for (kind, cases) in KINDS {
         seen.push_str(&format!("# {kind}\n\n"));
-        for Case { env, args } in *cases {
-            let words: Vec<String> = args.iter().map(|word| word.replace("HOME", &home)).collect();
-            let mut command = program.command(&words.iter().map(String::as_str).collect::<Vec<_>>());
-            command.envs(env.iter().map(|(name, value)| (*name, value.replace("HOME", &home))));
-            let output = command.stdin(std::process::Stdio::null()).output().unwrap();
-            let shown: Vec<String> = env.iter().map(|(name, value)| format!("{name}={value} ")).collect();
-            let line: Vec<String> = args.iter().map(|word| quoted(word)).collect();
-            let printed =
-                text(&output.stderr).replace(&home, "HOME").replace(&program.server.url(), "SERVER");
-            let code = output.status.code().map_or_else(|| "none".to_owned(), |code| code.to_string());
-            seen.push_str(&format!(
-                "$ {}pandastack {}\n{}\nexit code: {code}\n\n",
-                shown.concat(),
-                line.join(" "),
-                printed.trim_end(),
-            ));
-        }
+        cases.iter().for_each(|case| seen.push_str(&run(case.env, case.args)));
+    }
+    seen.push_str("# Codes of the API\n\n");
+    for code in ErrorCode::ALL {
+        let key = api_errors::key(*code);
+        seen.push_str(&run(&[("PANDASTACK_API_KEY", key.as_str())], &["whoami"]));
     }
     check_snapshot("crates/pandastack/tests/cli/golden/errors.txt", &seen);
 }

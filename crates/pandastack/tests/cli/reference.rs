@@ -30,7 +30,7 @@ fn describe(program: &Program, path: &[String], document: &mut String) {
 }
 
 #[test]
-fn the_reference_is_fresh() {
+fn the_cli_reference_is_up_to_date() {
     let mut document = HEADER.to_owned();
     describe(&Program::new(), &[], &mut document);
     check_snapshot("docs/reference/cli.md", &document);

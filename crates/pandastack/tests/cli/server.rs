@@ -11,7 +11,10 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use pandastack_types::ErrorCode;
 use serde_json::{Value, json};
+
+use crate::api_errors;
 
 pub const KEY: &str = "pds_0123456789abcdef0123456789abcdef";
 pub const ID: &str = "3f2b0c1e-7d7f-4c58-9d0e-0d2b7a0f9a55";
@@ -129,9 +132,11 @@ async fn record(State(api): Shared, request: Request, next: Next) -> Response {
     let bytes = axum::body::to_bytes(body, 64 << 20).await.unwrap();
     let call = format!("{} {}", parts.method, parts.uri);
     api.calls.lock().unwrap().push((call, String::from_utf8_lossy(&bytes).into_owned()));
-    let wanted = format!("Bearer {KEY}");
-    if parts.headers.get("authorization").and_then(|v| v.to_str().ok()) != Some(wanted.as_str()) {
-        return error(StatusCode::UNAUTHORIZED, "unauthorized", "invalid API key");
+    let key =
+        parts.headers.get("authorization").and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+    if key != Some(KEY) {
+        let code = key.and_then(api_errors::code_of).unwrap_or(ErrorCode::Unauthorized);
+        return error(StatusCode::from_u16(code.status()).unwrap(), code.as_str(), api_errors::message(code));
     }
     next.run(Request::from_parts(parts, bytes.into())).await
 }
@@ -161,27 +166,13 @@ fn snapshot() -> Value {
     })
 }
 
-const NEEDS_DEVELOPER: &str = "this request needs role `developer`, but key `pds_view...` has `viewer`; \
-                               create a key with `pandastack token create --role developer`, using an owner key";
-const OVER_QUOTA: &str = "quota `sandboxes` exceeded: the limit is 5, 5 are in use and this needs 1 more; \
-                          delete something, or raise it with `pandastack quota set`";
-const TOO_FAST: &str =
-    "rate limit exceeded: the workspace may send 50 requests per second (`requests_per_second`); slow down";
-
 async fn create(State(api): Shared, headers: HeaderMap, body: Bytes) -> Response {
     assert!(headers.contains_key("idempotency-key"), "creates carry a key");
     let request: Value = serde_json::from_slice(&body).unwrap();
     match request["template"].as_str() {
         Some("slow") if !api.baked.load(Ordering::SeqCst) => {
-            error(StatusCode::SERVICE_UNAVAILABLE, "template_baking", "the template slow is being built")
+            error(StatusCode::SERVICE_UNAVAILABLE, "template_baking", "template `slow` is being built (boot)")
         }
-        Some("broken") => error(StatusCode::INTERNAL_SERVER_ERROR, "internal", "internal error"),
-        Some("disk-full") => {
-            error(StatusCode::INSUFFICIENT_STORAGE, "disk_full", "the disk of host box is full")
-        }
-        Some("viewer") => error(StatusCode::FORBIDDEN, "forbidden", NEEDS_DEVELOPER),
-        Some("over-quota") => error(StatusCode::TOO_MANY_REQUESTS, "quota_exceeded", OVER_QUOTA),
-        Some("too-fast") => error(StatusCode::TOO_MANY_REQUESTS, "rate_limited", TOO_FAST),
         Some("missing") => error(StatusCode::NOT_FOUND, "not_found", "template `missing` not found"),
         _ => (StatusCode::CREATED, axum::Json(sandbox(ID))).into_response(),
     }
@@ -191,7 +182,7 @@ async fn get_one(Path(id): Path<String>) -> Response {
     if id == ID {
         return axum::Json(sandbox(ID)).into_response();
     }
-    error(StatusCode::NOT_FOUND, "not_found", "sandbox not found")
+    error(StatusCode::NOT_FOUND, "not_found", &format!("sandbox `{id}` not found"))
 }
 
 /// Fails when told to, and does not respond before it may.
@@ -237,7 +228,7 @@ type Params = Query<HashMap<String, String>>;
 async fn read_file(State(api): Shared, Query(query): Params) -> Response {
     match api.files.lock().unwrap().get(&query["path"]) {
         Some(bytes) => bytes.clone().into_response(),
-        None => error(StatusCode::NOT_FOUND, "file_not_found", "file not found"),
+        None => error(StatusCode::NOT_FOUND, "file_not_found", api_errors::message(ErrorCode::FileNotFound)),
     }
 }
 
@@ -281,7 +272,7 @@ async fn stat_file(State(api): Shared, Query(query): Params) -> Response {
     let is_dir = path == "/srv" || path == "/srv/dir";
     let size = api.files.lock().unwrap().get(path).map(Vec::len);
     if !is_dir && size.is_none() {
-        return error(StatusCode::NOT_FOUND, "file_not_found", "file not found");
+        return error(StatusCode::NOT_FOUND, "file_not_found", api_errors::message(ErrorCode::FileNotFound));
     }
     let entry = json!({"name": name, "path": path, "is_dir": is_dir, "size": size.unwrap_or(0), "mode": "-", "mtime": 0});
     axum::Json(entry).into_response()

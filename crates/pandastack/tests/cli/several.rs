@@ -18,7 +18,7 @@ fn a_failed_delete_does_not_stop_the_others() {
 }
 
 #[test]
-fn json_lists_what_was_deleted_and_reports_the_rest() {
+fn json_output_lists_deletions_and_reports_failures() {
     let program = Program::new();
     let output = program.run(&["volume", "rm", "--json", "a", "kept", "b"]);
     assert_eq!(output.status.code(), Some(1));

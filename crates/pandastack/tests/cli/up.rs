@@ -105,7 +105,7 @@ fn wait_for(what: &str, condition: impl Fn() -> bool) {
 }
 
 #[test]
-fn a_killed_process_is_restarted_and_a_stopped_one_leaves_nothing() {
+fn killed_roles_restart_and_a_purge_leaves_nothing() {
     let Some(platform) = Installation::new() else { return };
     platform.up();
     for role in ["agent", "control"] {
@@ -130,7 +130,7 @@ fn a_killed_process_is_restarted_and_a_stopped_one_leaves_nothing() {
 }
 
 #[test]
-fn up_configures_the_client_and_says_why_it_cannot_start() {
+fn up_configures_the_client_and_explains_startup_failures() {
     let Some(platform) = Installation::new() else { return };
     let taken = std::net::TcpListener::bind(&platform.address).unwrap();
     let output = platform.run(&["up", "--detach", "--listen", &platform.address]);
@@ -164,7 +164,7 @@ fn several_installations_need_no_flags() {
 }
 
 #[test]
-fn a_failed_start_says_why_and_leaves_nothing_after_a_purge() {
+fn failed_starts_report_why_and_purge_cleanly() {
     let Some(platform) = Installation::new() else { return };
     let output = platform.run(&["up", "--detach", "--listen", &platform.address, "--subnet", "127.0.0.0/16"]);
     let stderr = text(&output.stderr);
@@ -181,7 +181,7 @@ fn a_failed_start_says_why_and_leaves_nothing_after_a_purge() {
 }
 
 #[test]
-fn a_directory_that_is_not_ours_is_never_purged() {
+fn a_foreign_directory_is_never_purged() {
     let Some(platform) = Installation::new() else { return };
     std::fs::create_dir(platform.data_dir()).unwrap();
     std::fs::write(platform.data_dir().join("precious"), "x").unwrap();

@@ -104,7 +104,7 @@ class OutdatedState(TypedDict, total=False):
     host_id: str
     owner: str
     components: List[OutdatedComponent]
-    told_at: str
+    reported_at: str
     action: str
     action_from: str
     next_step: str

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_circle_is_found() {
+    fn the_largest_dependency_cycle_is_found() {
         assert!(circle(&[]).is_empty());
         assert!(circle(&[("a", "a")]).is_empty(), "a file may name itself");
         assert!(circle(&[("a", "b"), ("b", "c"), ("a", "c")]).is_empty());

@@ -64,7 +64,7 @@ fn check(name: &str, a: &str, expect: &[&str]) {
 }
 
 #[test]
-fn paths_are_resolved_to_files() {
+fn module_paths_are_resolved_to_files() {
     check("use", "use crate::b::B;", &["a.rs -> b.rs"]);
     check("super", "use super::b::{self, deep::D};", &["a.rs -> b.rs"]);
     check("group", "use crate::{b::B, c::{Renamed, same}};", &["a.rs -> b.rs", "a.rs -> c/leaf.rs"]);
@@ -84,7 +84,7 @@ fn paths_are_resolved_to_files() {
 }
 
 #[test]
-fn paths_in_macros_and_attributes_are_read() {
+fn paths_in_macros_and_attributes_are_found() {
     check("macro", r#"fn f() { println!("{}", crate::b::deep::D); }"#, &["a.rs -> b.rs"]);
     check("rules", "macro_rules! m { () => { $crate::c::Renamed } }", &["a.rs -> c/leaf.rs"]);
     check("attribute", r#"struct A { #[serde(with = "crate::b")] x: u8 }"#, &["a.rs -> b.rs"]);
@@ -92,7 +92,7 @@ fn paths_in_macros_and_attributes_are_read() {
 }
 
 #[test]
-fn what_needs_nothing_is_no_edge() {
+fn code_without_dependencies_adds_no_edge() {
     check("declaration", "mod inner;", &[]);
     check("tests", "#[cfg(test)] mod tests { use crate::b::B; }", &[]);
     check("all", "#[cfg(all(test, unix))] use crate::b::B;", &[]);
@@ -116,7 +116,7 @@ fn ring(name: &str, files: usize) -> Crate {
 }
 
 #[test]
-fn a_circle_over_five_files_is_a_problem() {
+fn an_import_cycle_over_five_files_is_reported() {
     assert_eq!(circle_problem("x", &ring("five", 5).graph()), None);
     let problem = circle_problem("x", &ring("six", 6).graph()).unwrap();
     assert!(

@@ -15,7 +15,7 @@ use crate::output::Output;
 pub struct Attach {
     /// App name or ID
     app: String,
-    /// Database ID, unique ID prefix or label
+    /// Database ID, unique ID prefix, name or label
     database: String,
     /// Environment variable for the connection string
     #[arg(long = "variable", alias = "env", value_name = "NAME", default_value = "DATABASE_URL")]
@@ -33,7 +33,7 @@ pub struct Attach {
 pub struct Detach {
     /// App name or ID
     app: String,
-    /// Database ID, unique ID prefix or label
+    /// Database ID, unique ID prefix, name or label
     database: String,
 }
 

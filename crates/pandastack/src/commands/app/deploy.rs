@@ -94,7 +94,7 @@ pub struct Args {
     /// Interval for polling the repository, in seconds, for Git hosts without webhooks; 0 to disable
     #[arg(long, value_name = "SECONDS")]
     poll: Option<u64>,
-    /// Database to attach as $DATABASE_URL: ID, unique ID prefix or label
+    /// Database to attach as $DATABASE_URL: ID, unique ID prefix, name or label
     #[arg(long, value_name = "DATABASE")]
     database: Option<String>,
     /// Minimum number of instances, which never sleep; at most --max-instances

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directories_become_names() {
+    fn app_names_derive_from_directory_names() {
         for (directory, name) in
             [("/x/My_Shop", "my-shop"), ("/x/2-a", "a"), ("/x/...", "app"), ("/x/a.b-", "a-b")]
         {

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exported_log_is_verified_without_a_server() {
+    fn an_exported_audit_log_is_verified_offline() {
         let all = lines(4);
         let verified = verify(&all, None);
         assert_eq!((verified.checked, verified.problem), (4, None));

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_samples() {
+    fn percentiles_are_actual_samples() {
         let sorted: Vec<f64> = (1..=10).map(f64::from).collect();
         assert_eq!(percentile(&[], 50), None);
         assert_eq!(percentile(&[7.0], 99), Some(7.0));

@@ -21,7 +21,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Arguments of a restore.
 #[derive(Debug, clap::Args)]
 pub struct RestoreArgs {
-    /// Database to restore: ID, unique ID prefix or label
+    /// Database to restore: ID, unique ID prefix, name or label
     database: String,
     /// Label of the new database
     label: Option<String>,

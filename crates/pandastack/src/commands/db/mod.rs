@@ -27,7 +27,7 @@ use resolve::resolve;
 pub enum Command {
     /// Create a database and wait until it accepts connections
     Create {
-        /// Human-readable label
+        /// Label, which lists show if there is no name; need not be unique
         label: Option<String>,
         /// Name to use instead of the ID; must be unique in the workspace
         #[arg(long)]
@@ -50,13 +50,13 @@ pub enum Command {
     List,
     /// Show databases and their connection strings
     Get {
-        /// Database IDs, unique ID prefixes or labels
+        /// Database IDs, unique ID prefixes, names or labels
         #[arg(required = true, value_name = "DATABASE")]
         databases: Vec<String>,
     },
     /// Print the connection string
     Url {
-        /// Database ID, unique ID prefix or label
+        /// Database ID, unique ID prefix, name or label
         database: String,
         /// Connect through the connection pooler
         #[arg(long)]
@@ -68,13 +68,13 @@ pub enum Command {
     Query(query::Args),
     /// Generate a new password
     ResetPassword {
-        /// Database ID, unique ID prefix or label
+        /// Database ID, unique ID prefix, name or label
         database: String,
     },
     /// Branch a database: create a copy of its current state
     #[command(visible_alias = "clone")]
     Branch {
-        /// Database to branch: ID, unique ID prefix or label
+        /// Database to branch: ID, unique ID prefix, name or label
         database: String,
         /// Label of the branch
         label: Option<String>,
@@ -86,30 +86,30 @@ pub enum Command {
     Restore(backups::RestoreArgs),
     /// Show backups and the restorable period
     Backups {
-        /// Database ID, unique ID prefix or label
+        /// Database ID, unique ID prefix, name or label
         database: String,
     },
     /// Take a base backup now, in addition to the daily one
     Backup {
-        /// Database ID, unique ID prefix or label
+        /// Database ID, unique ID prefix, name or label
         database: String,
     },
     /// Test the backups: restore a copy, check all its tables and indexes, and delete it
     Drill {
-        /// Database ID, unique ID prefix or label
+        /// Database ID, unique ID prefix, name or label
         database: String,
     },
     /// Fail over a database whose host is unreachable to a copy restored from backups
     Failover {
-        /// Database ID, unique ID prefix or label
+        /// Database ID, unique ID prefix, name or label
         database: String,
     },
     /// Change the settings of a database
     #[command(name = "update", visible_alias = "set")]
     Set {
-        /// Database ID, unique ID prefix or label
+        /// Database ID, unique ID prefix, name or label
         database: String,
-        /// Human-readable label
+        /// Label, which need not be unique
         #[arg(long)]
         label: Option<String>,
         /// Sleep after 30 idle days instead of 300 idle seconds
@@ -127,30 +127,30 @@ pub enum Command {
     },
     /// Put databases to sleep; the next connection wakes them
     Pause {
-        /// Database IDs, unique ID prefixes or labels
+        /// Database IDs, unique ID prefixes, names or labels
         #[arg(required = true, value_name = "DATABASE")]
         databases: Vec<String>,
     },
     /// Wake databases
     Wake {
-        /// Database IDs, unique ID prefixes or labels
+        /// Database IDs, unique ID prefixes, names or labels
         #[arg(required = true, value_name = "DATABASE")]
         databases: Vec<String>,
     },
     /// Show database statistics
     Stats {
-        /// Database ID, unique ID prefix or label
+        /// Database ID, unique ID prefix, name or label
         database: String,
     },
     /// Print the latest log lines
     Logs {
-        /// Database ID, unique ID prefix or label
+        /// Database ID, unique ID prefix, name or label
         database: String,
     },
     /// Delete databases and their data
     #[command(name = "delete", visible_alias = "rm")]
     Rm {
-        /// Database IDs, unique ID prefixes or labels
+        /// Database IDs, unique ID prefixes, names or labels
         #[arg(required = true)]
         databases: Vec<String>,
     },
@@ -278,6 +278,6 @@ fn continues(id: &DatabaseId) -> String {
 async fn list(client: &Client, output: Output) -> Result<()> {
     let databases = client.list_databases().await?;
     let now = Timestamp::now();
-    let columns = ["ID", "LABEL", "STATUS", "SIZE", "AGE"];
+    let columns = ["ID", "NAME", "STATUS", "SIZE", "AGE"];
     output.table(&databases, columns, |database| row(database, age(database.created_at, now)))
 }

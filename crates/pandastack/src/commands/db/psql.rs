@@ -12,7 +12,7 @@ use crate::failure::Failure;
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Database ID, unique ID prefix or label
+    /// Database ID, unique ID prefix, name or label
     database: String,
     /// Connect through the connection pooler
     #[arg(long)]

@@ -14,7 +14,7 @@ const COUNTED: [&str; 8] = ["SELECT", "INSERT", "UPDATE", "DELETE", "MERGE", "FE
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Database ID, unique ID prefix or label
+    /// Database ID, unique ID prefix, name or label
     database: String,
     /// SQL statement, with $1, $2, ... for parameters
     sql: String,
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn only_commands_that_count_rows_show_a_number() {
+    fn only_commands_that_count_rows_show_a_row_count() {
         let result = |command: &str| DatabaseRows {
             columns: Vec::new(),
             rows: Vec::new(),

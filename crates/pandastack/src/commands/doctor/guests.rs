@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn certificates_are_checked_for_their_dates() {
+    fn certificate_dates_are_checked() {
         let both = format!("{VALID}{EXPIRED}");
         for (pem, now, verdict) in [
             (VALID, "2027-01-01T00:00:00Z", Verdict::Ok),
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_certificates_have_no_dates() {
+    fn parsing_damaged_certificates_never_panics() {
         let der = pandastack_http::certificates(VALID).unwrap().remove(0);
         assert!(not_after(&der).is_some());
         for length in 0..der.len().min(200) {

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_finding_that_is_not_ok_has_a_remedy() {
+    fn a_failed_check_prints_a_remedy() {
         assert_eq!(line(&Finding::ok("memory", "8 GiB")), "ok    memory: 8 GiB");
         let fail = Finding::fail("nftables", "no such device", "modprobe nf_tables");
         assert_eq!(line(&fail), "FAIL  nftables: no such device\n      -> modprobe nf_tables");

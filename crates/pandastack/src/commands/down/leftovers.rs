@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_that_failed_at_once_leaves_nothing() {
+    fn purging_an_immediately_failed_start_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let (data, run) = (dir.path().join("data"), dir.path().join("run"));
         std::fs::create_dir_all(logs_dir(&data)).unwrap();
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_others_in_the_directory_stay() {
+    fn purge_keeps_unrelated_files() {
         let dir = tempfile::tempdir().unwrap();
         let (data, run) = (dir.path().join("data"), dir.path().join("run"));
         std::fs::create_dir_all(logs_dir(&data)).unwrap();
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_whose_creation_failed_does_not_stop_a_purge() {
+    fn a_purge_succeeds_without_a_store() {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("data");
         std::fs::create_dir_all(&data).unwrap();

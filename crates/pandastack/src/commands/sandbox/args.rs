@@ -3,7 +3,7 @@
 /// One sandbox.
 #[derive(Debug, clap::Args)]
 pub struct SandboxArg {
-    /// Sandbox ID or unique prefix
+    /// Sandbox ID, unique ID prefix or name
     pub id: String,
 }
 
@@ -20,7 +20,7 @@ pub struct HibernateArgs {
 /// Several sandboxes.
 #[derive(Debug, clap::Args)]
 pub struct SandboxArgs {
-    /// Sandbox IDs or unique prefixes
+    /// Sandbox IDs, unique ID prefixes or names
     #[arg(required = true, value_name = "ID")]
     pub ids: Vec<String>,
 }

@@ -22,7 +22,7 @@ const DETACH_KEY: u8 = 0x1d;
 /// Arguments of `shell`.
 #[derive(Debug, clap::Args)]
 pub struct ShellArgs {
-    /// Sandbox ID or unique prefix
+    /// Sandbox ID, unique ID prefix or name
     id: String,
     /// User to run the shell as
     #[arg(long, short)]
@@ -35,7 +35,7 @@ pub struct ShellArgs {
 /// Arguments of `attach`.
 #[derive(Debug, clap::Args)]
 pub struct AttachArgs {
-    /// Sandbox ID or unique prefix
+    /// Sandbox ID, unique ID prefix or name
     id: String,
     /// Process ID, as shown by `pandastack sandbox ps`
     process: u64,

@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_colon_tells_the_sides_apart() {
+    fn a_colon_marks_a_sandbox_path() {
         let remote =
             |sandbox: &str, path: &str| Location::Remote { sandbox: sandbox.into(), path: path.into() };
         assert_eq!(Location::parse("3f2b:/srv/out"), remote("3f2b", "/srv/out"));

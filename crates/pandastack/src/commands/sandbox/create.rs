@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn volumes_are_named_with_path_and_mode() {
+    fn volume_arguments_accept_a_path_and_a_mode() {
         check("data", Some(("data", None, false)));
         check("data:/var/lib/data", Some(("data", Some("/var/lib/data"), false)));
         check("data:ro", Some(("data", None, true)));

@@ -13,7 +13,7 @@ use crate::output::Output;
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Sandbox ID or unique prefix
+    /// Sandbox ID, unique ID prefix or name
     id: String,
     /// Follow new events until Ctrl-C or until the sandbox is deleted
     #[arg(long, short)]

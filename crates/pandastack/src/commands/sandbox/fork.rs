@@ -18,7 +18,7 @@ const BACKGROUND: &str = "the fork continues; `pandastack sandbox list` shows ne
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Sandbox ID or unique prefix
+    /// Sandbox ID, unique ID prefix or name
     id: String,
     /// Number of forks; all have the same state
     #[arg(long, short = 'n', value_name = "COUNT", default_value_t = 1)]

@@ -12,7 +12,7 @@ use crate::output::Output;
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Sandbox ID or unique prefix
+    /// Sandbox ID, unique ID prefix or name
     id: String,
     /// Seconds to stay awake; 0 ends an earlier lease
     seconds: u64,

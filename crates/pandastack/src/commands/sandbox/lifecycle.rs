@@ -13,7 +13,7 @@ use crate::output::{Output, fields};
 /// Arguments. Without options, the command shows the current settings.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Sandbox ID or unique prefix
+    /// Sandbox ID, unique ID prefix or name
     id: String,
     /// New TTL in seconds, from now
     #[arg(long, value_name = "SECONDS")]

@@ -14,7 +14,7 @@ use crate::output::Output;
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Sandbox ID or unique prefix
+    /// Sandbox ID, unique ID prefix or name
     id: String,
     /// Print the output of this process instead of the console log
     #[arg(long, short, value_name = "ID")]

@@ -34,7 +34,7 @@ use self::args::{HibernateArgs, SandboxArg, SandboxArgs};
 use crate::commands::runtime::with_client;
 use crate::output::Output;
 
-/// Subcommands. `ID` can be a unique prefix of an id.
+/// Subcommands. `ID` can be an id, a unique prefix of one, or a name.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// Create a sandbox and print its ID

@@ -15,12 +15,12 @@ use crate::output::{Output, fields};
 pub enum Command {
     /// Show the network policy
     Get {
-        /// Sandbox ID or unique prefix
+        /// Sandbox ID, unique ID prefix or name
         id: String,
     },
     /// Replace the network policy; takes effect immediately
     Set {
-        /// Sandbox ID or unique prefix
+        /// Sandbox ID, unique ID prefix or name
         id: String,
         #[command(flatten)]
         policy: PolicyArgs,

@@ -15,7 +15,7 @@ const COMMAND_SHOWN_MAX: usize = 60;
 /// Arguments of `kill`.
 #[derive(Debug, clap::Args)]
 pub struct KillArgs {
-    /// Sandbox ID or unique prefix
+    /// Sandbox ID, unique ID prefix or name
     id: String,
     /// Process ID, as shown by `pandastack sandbox ps`
     process: u64,

@@ -14,7 +14,7 @@ use crate::output::Output;
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Sandbox ID or unique prefix
+    /// Sandbox ID, unique ID prefix or name
     id: String,
     /// Snapshot to restore [default: the newest of this sandbox]
     snapshot: Option<SnapshotId>,

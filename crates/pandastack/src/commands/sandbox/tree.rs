@@ -25,7 +25,7 @@ const DEPTH_MAX: usize = 64;
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Show only this sandbox and its descendants: ID or unique prefix
+    /// Show only this sandbox and its descendants: ID, unique ID prefix or name
     id: Option<String>,
 }
 

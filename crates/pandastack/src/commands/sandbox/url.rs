@@ -17,7 +17,7 @@ use crate::output::Output;
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Sandbox ID or unique prefix
+    /// Sandbox ID, unique ID prefix or name
     id: String,
     /// Port that a server in the sandbox listens on
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_ignored_is_not_packed() {
+    fn ignored_files_are_not_packed() {
         let directory = tempfile::tempdir().unwrap();
         for path in
             ["Dockerfile", "src/a.py", "src/a.pyc", "node_modules/x/index.js", "docs/b.md", "docs/keep.md"]

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_that_stops_names_the_data_directory_unless_it_is_the_default() {
+    fn the_down_command_names_a_non_default_data_directory() {
         assert_eq!(down_command(Path::new(DATA_DIR)), "pandastack down");
         assert_eq!(down_command(Path::new("/srv/x")), "pandastack down --data-dir /srv/x");
     }

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_start_prints_the_reason_itself() {
+    fn a_failed_start_error_contains_the_reason() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("agent.log");
         std::fs::write(&log, "earlier\nlast words\n").unwrap();

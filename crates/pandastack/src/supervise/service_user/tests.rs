@@ -20,7 +20,7 @@ fn owner(path: &Path) -> u32 {
 }
 
 #[test]
-fn an_installation_of_root_is_handed_over_and_nothing_beside_it() {
+fn handing_over_a_root_installation_changes_only_its_files() {
     let Some(root) = passable() else { return };
     let (dir, beside) = (root.path().join("control"), root.path().join("system"));
     fs::create_dir_all(dir.join("deep")).unwrap();
@@ -51,7 +51,36 @@ fn an_installation_of_root_is_handed_over_and_nothing_beside_it() {
 }
 
 #[test]
-fn a_role_stays_root_where_its_user_could_not_work() {
+fn another_user_takes_over_everything_of_the_one_before() {
+    let Some(root) = passable() else { return };
+    let dir = root.path().join("control");
+    fs::create_dir_all(dir.join("deep")).unwrap();
+    fs::write(dir.join("deep/control.db"), "x").unwrap();
+    let needs = Needs { directories: vec![dir.clone()], ..Needs::default() };
+    ServiceUser::numbered(4711).hand_over(&needs).unwrap();
+    assert!(user().obstacle(&needs).unwrap().contains("chown -R"));
+    // So it runs as root once.
+    reclaim(&needs.directories);
+    assert_eq!(user().obstacle(&needs), None);
+    user().hand_over(&needs).unwrap();
+    for own in [&dir, &dir.join("deep"), &dir.join("deep/control.db")] {
+        assert_eq!(owner(own), FALLBACK_ID, "{}", own.display());
+    }
+}
+
+#[test]
+fn a_directory_that_the_operator_chose_is_not_taken_with_files_of_others() {
+    let Some(root) = passable() else { return };
+    let dir = root.path().join("backups");
+    fs::create_dir(&dir).unwrap();
+    let needs = Needs { directories: vec![dir.clone()], chosen: vec![dir.clone()], ..Needs::default() };
+    assert_eq!(user().obstacle(&needs), None);
+    fs::write(dir.join("etc.tar"), "x").unwrap();
+    assert!(user().obstacle(&needs).unwrap().contains("has files of root"));
+}
+
+#[test]
+fn a_role_stays_root_when_its_user_lacks_access() {
     let Some(root) = passable() else { return };
     let reason = |needs: &Needs| user().obstacle(needs).unwrap_or_default();
     let closed = root.path().join("closed");
@@ -73,14 +102,14 @@ fn a_role_stays_root_where_its_user_could_not_work() {
 }
 
 #[test]
-fn a_container_without_the_user_is_noticed() {
+fn an_unmapped_service_user_is_detected() {
     assert!(is_mapped("         0          0 4294967295\n", FALLBACK_ID));
     assert!(!is_mapped("0 100000 65536\n", FALLBACK_ID));
     assert!(is_mapped("0 100000 65536\n", 999) && is_mapped("", 999));
 }
 
 #[test]
-fn the_setting_names_a_user_or_root() {
+fn run_as_accepts_a_user_or_root() {
     let Some(_root) = passable() else { return };
     assert_eq!(ServiceUser::resolve(Some("root")).unwrap(), None);
     assert_eq!(ServiceUser::resolve(Some("0")).unwrap(), None);

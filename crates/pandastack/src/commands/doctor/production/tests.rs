@@ -59,7 +59,7 @@ fn a_good_host_passes_every_check() {
 }
 
 #[test]
-fn each_check_finds_what_it_is_for() {
+fn each_host_check_detects_its_problem() {
     let ext4 = "/dev/sda1 / ext4 rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw,favordynmods 0 0\n";
     let looped = format!("{GOOD_MOUNTS}/dev/loop0 {DATA}/store xfs rw 0 0\n");
     let slow = GOOD_MOUNTS.replace(",favordynmods", "");
@@ -126,7 +126,7 @@ fn the_guide_has_a_row_for_each_check() {
 }
 
 #[test]
-fn a_control_server_of_root_is_found() {
+fn a_control_server_running_as_root_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("control.sock");
     assert_eq!(service_user(&socket).verdict, Verdict::Ok, "none is running");
