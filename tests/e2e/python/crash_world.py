@@ -225,6 +225,6 @@ class World:
         links = Path("/sys/class/net")
         wait_until("no links", lambda: not list(links.glob(f"{self.platform.prefix}-*")), 60)
         host = read_text(self.platform.data_dir / "host-id").strip()
-        for group in Path("/sys/fs/cgroup").glob(f"**/pandastack/{host}/*"):
-            if group.is_dir():
-                group.rmdir()
+        groups = [group for group in Path("/sys/fs/cgroup").glob(f"**/pandastack/{host}/**/") if group.name != host]
+        for group in sorted(groups, key=lambda group: len(group.parts), reverse=True):
+            group.rmdir()

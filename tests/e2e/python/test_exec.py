@@ -137,7 +137,7 @@ def test_a_stream_has_its_tag_in_process_lists(own: Sandbox) -> None:
     """By it, a call that is cancelled before its headers finds the command to kill."""
     with own.exec_stream("echo begun; sleep 4324") as stream:
         assert next(iter(stream)).text == "begun\n"
-        assert any((process.tag or "").startswith("exec-") for process in own.processes())
+        assert any((process.info.tag or "").startswith("exec-") for process in own.processes())
 
 
 def test_many_streams_from_one_async_client(shared: Sandbox) -> None:

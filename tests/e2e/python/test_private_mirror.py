@@ -55,6 +55,8 @@ class Index(BaseHTTPRequestHandler):
         content = PAGES.get(self.path)
         self.send_response(200 if content is not None else 404)
         self.send_header("content-type", "application/zip" if self.path.endswith(".whl") else "text/html")
+        # The connection ends without a TLS close_notify: only by the length is a body known to be whole.
+        self.send_header("content-length", str(len(content or b"")))
         self.end_headers()
         self.wfile.write(content or b"")
 
