@@ -131,7 +131,7 @@ pub enum Command {
     Control(Box<control::Args>),
     /// Run the agent on this host
     #[cfg(feature = "server")]
-    Agent(agent::Args),
+    Agent(Box<agent::Args>),
     /// Run an edge proxy for sandbox and app traffic
     #[cfg(feature = "server")]
     Edge(edge::Args),
@@ -224,7 +224,7 @@ impl Command {
             #[cfg(feature = "server")]
             Command::Control(args) => control::run(*args),
             #[cfg(feature = "server")]
-            Command::Agent(args) => agent::run(args),
+            Command::Agent(args) => agent::run(*args),
             #[cfg(feature = "server")]
             Command::Edge(args) => edge::run(args),
             #[cfg(feature = "server")]
