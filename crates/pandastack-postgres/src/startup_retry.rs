@@ -1,7 +1,7 @@
 //! Retries a session while its server starts, stops, or recovers from a crash.
 //!
-//! A server reports this before it does any work, so its client need not know. No event signals that it accepts
-//! sessions again, so the login is retried on new connections from
+//! A server reports this before it does any work, so its client need not know. No event signals that it
+//! accepts sessions again, so the login is retried on new connections from
 //! [`Databases::connect`](crate::Databases::connect), which waits for machines.
 
 use std::time::Duration;

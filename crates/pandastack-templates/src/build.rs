@@ -243,7 +243,7 @@ impl<'a> Build<'a> {
             let differs = |wanted: Option<u32>, own: u32| wanted.is_some_and(|wanted| wanted != own);
             if differs(asked.cpu, version.spec.cpu) || differs(asked.memory_mb, version.spec.memory_mb) {
                 return Err(BuildError::new(format!(
-                    "template `{from}` has {} vCPU and {} MiB, and templates built from it have the same size",
+                    "template `{from}` has {} vCPU and {} MiB; templates built from it have the same size",
                     version.spec.cpu, version.spec.memory_mb
                 )));
             }

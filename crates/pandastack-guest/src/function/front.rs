@@ -1,4 +1,4 @@
-//! Serves the platform's connections to the function runtime: frames in, frames out, one call at a time on each.
+//! Serves the platform's connections to the function runtime: frames in, frames out, one call at a time.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;

@@ -9,7 +9,7 @@ use sqlx::{AnyConnection, AssertSqlSafe};
 
 use super::quotas::admit_any;
 use super::rows::{TokenRow, id, records, time, times, unsigned};
-use super::{SqlStore, tokens};
+use super::{SqlStore, corrupt, tokens};
 use crate::members::{Identity, MemberRecord, MemberStore};
 use crate::{Durability, Result, StoreError, TokenRecord};
 
@@ -51,8 +51,7 @@ impl TryFrom<MemberRow> for MemberRecord {
 }
 
 fn role(text: Option<String>) -> Result<Option<Role>> {
-    let corrupt = |error: String| StoreError::Corrupt { what: "member role", source: error.into() };
-    text.map(|text| text.parse().map_err(corrupt)).transpose()
+    text.map(|text| text.parse().map_err(corrupt("member role"))).transpose()
 }
 
 #[async_trait]

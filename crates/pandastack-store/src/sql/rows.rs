@@ -141,10 +141,7 @@ impl TryFrom<TokenRow> for TokenRecord {
             workspace: id(row.workspace_id)?,
             hash: row.hash,
             label: row.label,
-            role: row
-                .role
-                .parse()
-                .map_err(|error: String| StoreError::Corrupt { what: "key role", source: error.into() })?,
+            role: row.role.parse().map_err(corrupt("key role"))?,
             operator: row.operator == 1,
             allow_from: match &row.allow_from {
                 Some(text) => from_json("networks of a key", text)?,

@@ -28,14 +28,11 @@ struct WorkspaceRow {
 impl TryFrom<WorkspaceRow> for WorkspaceRecord {
     type Error = StoreError;
     fn try_from(row: WorkspaceRow) -> Result<Self> {
-        let state = row.state.parse();
-        let unknown =
-            |error: String| StoreError::Corrupt { what: "state of a workspace", source: error.into() };
         let quota = row.quota.map(|text| from_json("quota", &text)).transpose()?;
         let settings = row.settings.map(|text| from_json("settings", &text)).transpose()?;
         Ok(Self {
             id: id(row.id)?,
-            state: state.map_err(unknown)?,
+            state: row.state.parse().map_err(corrupt("state of a workspace"))?,
             created_at: time(row.created_at_us)?,
             suspended_at: times(row.suspended_at_us)?,
             suspend_reason: row.suspend_reason,
