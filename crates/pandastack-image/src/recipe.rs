@@ -114,7 +114,7 @@ pub struct NpmPackages {
     pub packages: BTreeMap<String, String>,
     /// Files to take out of the installed packages. Nothing else gets into the tree.
     #[serde(default)]
-    pub place: Vec<RecipeFile>,
+    pub place: Vec<CopiedFile>,
 }
 
 /// The `python` table.
@@ -130,13 +130,13 @@ pub struct PythonPackages {
     /// Files to take out of wheels that carry programs. If given, nothing is installed for the
     /// tree's Python, which then need not have one, and nothing else gets into the tree.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub place: Vec<RecipeFile>,
+    pub place: Vec<CopiedFile>,
 }
 
 /// A file or directory of unpacked packages and its place in the tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RecipeFile {
+pub struct CopiedFile {
     /// Relative to `node_modules`, or to where the wheels are unpacked.
     pub from: String,
     /// Absolute, in the tree.

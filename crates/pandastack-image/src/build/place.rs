@@ -4,10 +4,10 @@ use std::path::Path;
 
 use crate::command::Program;
 use crate::error::ImageError;
-use crate::recipe::RecipeFile;
+use crate::recipe::CopiedFile;
 
 /// Copies each entry from below `packages` into `root`. Links and permissions stay.
-pub(super) fn copy(root: &Path, packages: &Path, places: &[RecipeFile]) -> Result<(), ImageError> {
+pub(super) fn copy(root: &Path, packages: &Path, places: &[CopiedFile]) -> Result<(), ImageError> {
     for place in places {
         let to = root.join(place.to.trim_start_matches('/'));
         let parent = to.parent().unwrap_or(root);
