@@ -166,7 +166,7 @@ async fn apps_of(
 }
 
 /// The repository that an app is of, among those of its workspace, oldest first.
-pub(crate) fn of_app<'a>(repos: &'a [PreviewRepoRecord], app: &AppSpec) -> Option<&'a PreviewRepoRecord> {
+pub(crate) fn repo_of<'a>(repos: &'a [PreviewRepoRecord], app: &AppSpec) -> Option<&'a PreviewRepoRecord> {
     if let Some(id) = app.github_repo_id {
         return repos.iter().find(|repo| repo.id == id);
     }
