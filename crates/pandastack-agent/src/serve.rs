@@ -14,7 +14,7 @@ use crate::blocking::blocking;
 use crate::cgroup::Cgroups;
 use crate::config::{AgentConfig, Listen};
 use crate::engine_choice::{EngineKind, EngineSearch};
-use crate::host::{self, Host};
+use crate::host::Host;
 use crate::host_resources::HostParts;
 use crate::layout::Layout;
 use crate::log_limit::LogLimit;
