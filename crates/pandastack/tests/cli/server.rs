@@ -136,7 +136,11 @@ async fn record(State(api): Shared, request: Request, next: Next) -> Response {
         parts.headers.get("authorization").and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
     if key != Some(KEY) {
         let code = key.and_then(api_errors::code_of).unwrap_or(ErrorCode::Unauthorized);
-        return error(StatusCode::from_u16(code.status()).unwrap(), code.as_str(), api_errors::message(code));
+        return error(
+            StatusCode::from_u16(code.status()).unwrap(),
+            &code.as_str(),
+            api_errors::message(code),
+        );
     }
     next.run(Request::from_parts(parts, bytes.into())).await
 }
