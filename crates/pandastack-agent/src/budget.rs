@@ -171,7 +171,8 @@ mod tests {
             other.take(MIB).ok().map(|()| other)
         };
         let others: Vec<_> = (0..).map_while(other).collect();
-        assert_eq!(others.len() * MIB, OUTPUT_BYTES_HELD_PER_HOST_MAX - OUTPUT_BYTES_HELD_PER_WORKSPACE_MAX);
+        let of_others = OUTPUT_BYTES_HELD_PER_HOST_MAX - OUTPUT_BYTES_HELD_PER_WORKSPACE_MAX;
+        assert_eq!(others.len() * MIB, of_others + OUTPUT_BYTES_RESERVED_PER_WORKSPACE);
         let mut late = budget(&held, "c", "c").begin().unwrap();
         late.take(OUTPUT_BYTES_RESERVED_PER_WORKSPACE).unwrap();
         assert_eq!(late.take(1), Err(OverBudget::Host));
