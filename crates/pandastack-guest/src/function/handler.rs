@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn a_runtime_exit_is_described_in_a_sentence() {
         let exited = |code: i32| ExitStatus::from_raw(code << 8);
-        assert!(describe_exit(exited(0)).contains("before it answered"));
+        assert!(describe_exit(exited(0)).contains("before it responded"));
         assert!(describe_exit(exited(3)).contains("exited with 3"));
         assert!(describe_exit(ExitStatus::from_raw(9)).contains("memory"));
         assert!(describe_exit(ExitStatus::from_raw(11)).contains("signal 11"));
