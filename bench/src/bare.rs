@@ -122,7 +122,7 @@ impl Bare {
         self.restore_and_reach(network, get).await
     }
 
-    /// The same, and whatever is then asked of its address.
+    /// Restores, then runs `reach` on the machine's address.
     pub async fn restore_and_reach(
         &mut self,
         network: &BareNetwork,

@@ -1,8 +1,8 @@
-//! Functions: what a cold and a warm call cost over what they do, how many a second, what deploying again takes, and how
-//! late a schedule calls one.
+//! Functions: the overhead of cold and warm calls, calls per second, redeploy time, and schedule
+//! lateness.
 //!
-//! Yardsticks are taken in the same run and in turns: a create of the template that the function stands on, and the same
-//! handler as a plain program through exec, as somebody without functions would run it.
+//! The baselines are measured in the same run, interleaved: creating a sandbox from the function's
+//! template, and running the same handler as a plain program through exec.
 
 use std::io::Cursor;
 use std::path::Path;
@@ -163,7 +163,7 @@ async fn warm(client: &Client, data_dir: &Path, plan: Plan, report: &mut Report)
         tokio::time::sleep(POLL_INTERVAL).await;
     }
     report.sample("machines of an idle function", "", machines(data_dir).len() as f64);
-    // A snapshot that is used often has a machine to be forked from, until nobody used it for a while.
+    // A frequently used snapshot keeps a zygote until it has been unused for a while.
     let kept = zygotes(data_dir).into_iter().filter(|pid| !before.contains(pid)).count();
     report.sample("zygotes of a function that was busy a moment ago", "", kept as f64);
     Ok(client.delete_function(&function.name).await?)

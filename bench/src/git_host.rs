@@ -1,4 +1,5 @@
-//! The host of a repository, where git pushes to and build machines fetch from: smart HTTP by git's own `git http-backend`.
+//! A repository host for pushes and for fetches by build machines: smart HTTP by git's own `git
+//! http-backend`.
 //!
 //! ```text
 //!   this host                                 a namespace of its own
@@ -7,9 +8,11 @@
 //!   git push ---------------------+ 192.88.99.1
 //! ```
 //!
-//! Build machines are kept from this host's own addresses, so the server has one that is not. Its namespace has no name:
-//! the listening socket is all that holds it, so that it ends with this program however that ends. The link is removed on
-//! drop, because the kernel puts that off while connections are open; one that a killed run left is replaced.
+//! Build machines cannot reach this host's own addresses, so the server listens on an address in a
+//! separate network namespace. The namespace has no name: only the listening socket holds it, so it
+//! disappears when this program ends, even if it is killed. The link is removed on drop, because
+//! the kernel delays its removal while connections are open; a link left by a killed run is
+//! replaced.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
@@ -30,8 +33,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::git_push::{git, git_command};
 
-/// Both ends of the link. Machines reach public addresses only, and those set aside for documentation and measurements do
-/// not count as such; these belonged to relays that nobody is to have any more (RFC 7526), so no server is hidden by them.
+/// Addresses of the two ends of the link. Machines reach public addresses only, which excludes the
+/// ranges reserved for documentation and benchmarks. This range belonged to 6to4 relays and is
+/// deprecated (RFC 7526), so it hides no real server.
 const HERE: Ipv4Addr = Ipv4Addr::new(192, 88, 99, 1);
 const THERE: Ipv4Addr = Ipv4Addr::new(192, 88, 99, 2);
 const PREFIX_BITS: u8 = 30;
@@ -58,7 +62,7 @@ impl GitHost {
         let repository = root.path().join(REPOSITORY);
         std::fs::create_dir(&repository)?;
         git(&repository, &["init", "--quiet", "--bare", "--initial-branch=main"]).await?;
-        // Nobody else reaches it, so whoever does may push.
+        // The address is reachable only from this host, so pushes need no credentials.
         git(&repository, &["config", "http.receivepack", "true"]).await?;
         let (link, listener) = Link::make()?;
         listener.set_nonblocking(true)?;
@@ -84,7 +88,7 @@ struct Link;
 impl Link {
     /// Makes it, and a listener at its far end.
     fn make() -> Result<(Self, TcpListener)> {
-        // Mostly there is none.
+        // Usually no link is left over.
         let _ = ip(&["link", "delete", LINK]);
         let here = gettid();
         let there = std::thread::spawn(move || listen_beyond(here)).join();
@@ -103,8 +107,8 @@ impl Drop for Link {
     }
 }
 
-/// Moves the calling thread into a new namespace, with a link to that of another thread, and listens there. The socket stays
-/// there when the thread is gone.
+/// Moves the calling thread into a new network namespace, links it to the namespace of process
+/// `here`, and listens there. The socket stays in the namespace after the thread ends.
 fn listen_beyond(here: Pid) -> Result<TcpListener> {
     unshare(CloneFlags::CLONE_NEWNET).context("make a network namespace; this needs root")?;
     let here = here.as_raw_nonzero().to_string();
@@ -157,7 +161,7 @@ async fn answer(root: &Path, request: Request) -> Result<Response> {
     response(&output.stdout)
 }
 
-/// What a CGI program printed, as an answer.
+/// Converts the output of a CGI program to a response.
 fn response(printed: &[u8]) -> Result<Response> {
     const BLANK: &[u8] = b"\r\n\r\n";
     let end = printed.windows(BLANK.len()).position(|bytes| bytes == BLANK);

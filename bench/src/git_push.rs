@@ -1,6 +1,7 @@
-//! Pushes: a work tree whose commits go to a repository, and the webhook delivery of the repository's host.
+//! Pushes: a work tree whose commits are pushed to a repository, and the webhook delivery that
+//! follows.
 //!
-//! The delivery has GitHub's signature, and of GitHub's fields those that an app reads.
+//! The delivery has GitHub's signature and the GitHub fields that an app reads.
 
 use std::path::Path;
 
@@ -19,7 +20,7 @@ const BRANCH: &str = "refs/heads/main";
 /// Of every commit.
 const MESSAGE: &str = "change one line";
 
-/// Git in a directory, the same whatever this host's own settings are.
+/// Runs git in a directory, ignoring the host's own git settings.
 pub fn git_command(dir: &Path) -> Command {
     let mut command = Command::new("git");
     command.current_dir(dir).env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CONFIG_GLOBAL", "/dev/null");
@@ -40,7 +41,7 @@ pub async fn git(dir: &Path, words: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Files of which some are committed.
+/// Files, some of which are committed.
 pub struct WorkTree<'a> {
     dir: &'a Path,
 }
@@ -70,7 +71,7 @@ impl<'a> WorkTree<'a> {
 pub struct Webhook {
     /// Its address.
     pub url: String,
-    /// What proves that a delivery is its repository's.
+    /// Secret that signs the repository's deliveries.
     pub secret: String,
 }
 

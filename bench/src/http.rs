@@ -13,7 +13,7 @@ pub struct Connection {
     request: String,
 }
 
-/// What came back.
+/// A response.
 #[derive(Debug)]
 pub struct Answer {
     /// Status.
@@ -62,7 +62,7 @@ async fn ask(stream: &mut TcpStream, request: &str) -> Result<Answer> {
     }
 }
 
-/// Status and content once all of it is there.
+/// Parses a response; `None` until it is complete.
 fn whole(received: &[u8]) -> Result<Option<(u16, String)>> {
     let text = String::from_utf8_lossy(received);
     let Some((head, body)) = text.split_once("\r\n\r\n") else { return Ok(None) };

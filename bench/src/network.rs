@@ -72,7 +72,7 @@ async fn measure_policy(plan: Plan, name: &str, policy: &NetworkPolicy, report: 
     }
     let per_slot_ms = began.elapsed().as_secs_f64() * 1e3 / plan.takes as f64;
     report.sample("slot made, mean of a fill", "ms", per_slot_ms);
-    // Held to the end: a released slot would be destroyed meanwhile.
+    // Held to the end: otherwise released slots would be destroyed during the measurement.
     let mut taken = Vec::new();
     for _ in 0..plan.takes {
         let began = Instant::now();

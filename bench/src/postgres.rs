@@ -65,7 +65,8 @@ const TPS_EDGE: &str = "pgbench, 4 clients, through the edge";
 const TPS_STRAIGHT: &str = "pgbench, 4 clients, straight";
 const QUERIES_EDGE: &str = "single queries through the edge";
 const QUERIES_STRAIGHT: &str = "single queries straight";
-/// Of two turns, in which each way was first once: whoever is first has the server's housekeeping for what came before.
+/// Measured in two rounds, each way first once: the first also pays for the server's housekeeping
+/// of earlier work.
 const TPS_LOST: &str = "share of transactions that the edge costs";
 const BARE: &str = "bare restore of what it sleeps on";
 const BARE_ASKED: &str = "bare restore of what it sleeps on to first SELECT 1";
@@ -73,7 +74,7 @@ const WAKE: &str = "wake to first SELECT 1";
 const AWAKE: &str = "SELECT 1 awake";
 const MIB: u64 = 1024 * 1024;
 
-/// What is measured, and with what.
+/// Inputs of a measurement.
 pub struct Setup<'a> {
     /// The platform.
     pub client: &'a Client,
@@ -85,7 +86,7 @@ pub struct Setup<'a> {
     pub pgbench: PathBuf,
 }
 
-/// Measures those parts; all, if none is named.
+/// Measures the given parts; all of them if `parts` is empty.
 pub async fn measure(setup: &Setup<'_>, plan: Plan, parts: &[Part], report: &mut Report) -> Result<()> {
     let wanted = |part: Part| parts.is_empty() || parts.contains(&part);
     for template in ["base", "postgres-16"] {
@@ -228,7 +229,7 @@ async fn wake_in_turns(
     let through = &connection(database)?.connection_url;
     for _ in 0..plan.rounds {
         setup.client.pause_database(&database.id).await?;
-        // Its machine ends behind that answer; whoever pauses again waits for that.
+        // Its machine ends after the response; a second pause waits for that.
         setup.client.pause_database(&database.id).await?;
         report.sample(BARE, "ms", bare.restore().await?);
         let ask = async |address: &str| select(&url_at(address, database)?).await;

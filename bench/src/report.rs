@@ -68,7 +68,7 @@ impl Report {
         self.figures.iter().find(|figure| figure.name == name)?.samples.percentile(100.0)
     }
 
-    /// Notes how the median of one figure compares with that of another.
+    /// Records the ratio of two figures' medians.
     pub fn ratio(&mut self, name: &str, to: &str) {
         if let (Some(value), Some(base)) = (self.median(name), self.median(to)) {
             self.sample(&format!("{name} / {to}"), "ratio of p50", value / base);

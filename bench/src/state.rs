@@ -228,7 +228,7 @@ async fn sleeps(
         exec(client, &sandbox.id, "true").await?;
         report.sample(&format!("wake from disk to first exec, {mib} MiB dirty"), "ms", ms_since(began));
         delete(client, &sandbox.id).await?;
-        // In turn with the wakes: what the disk does meanwhile is the same for both.
+        // Alternates with the wakes, so that other disk activity affects both alike.
         report.sample(&beside(mib), "ms", bare.restore_and_run().await?);
     }
     Ok(())
@@ -259,7 +259,7 @@ fn write_and_sync(data_dir: &Path, bytes: u64) -> Result<f64> {
 async fn dozes(client: &Client, plan: Plan, report: &mut Report) -> Result<()> {
     let request = CreateSandbox { idle_timeout_seconds: Some(1), ..CreateSandbox::default() };
     let sandbox = client.create_sandbox(&request, &uuid::Uuid::new_v4().to_string()).await?;
-    // Beside one that nobody uses meanwhile either, and that does not sleep.
+    // Measured next to a second sandbox that is also unused but stays awake.
     let awake = create(client, "base").await?;
     for round in 0..2 * plan.rounds {
         let deadline = Instant::now() + DOZE_MAX;
@@ -271,7 +271,7 @@ async fn dozes(client: &Client, plan: Plan, report: &mut Report) -> Result<()> {
             (&sandbox.id, "wake from light sleep to first exec"),
             (&awake.id, "exec in one that was idle as long, awake"),
         ];
-        // Whoever is second finds the platform's own processes awake.
+        // The second measurement benefits from processes of the platform that are already awake.
         both.rotate_left((round % 2) as usize);
         for (id, figure) in both {
             let began = Instant::now();
@@ -323,7 +323,7 @@ fn memory_written(data_dir: &Path, id: &SandboxId) -> Result<u64> {
     manifest["memory_bytes_written"].as_u64().context("the manifest does not say what was written")
 }
 
-/// What the store's file system has given out; extents that files share count once.
+/// Bytes allocated by the store's file system; extents shared between files count once.
 fn allocated_bytes(data_dir: &Path) -> Result<u64> {
     rustix::fs::sync();
     let space = rustix::fs::statvfs(data_dir.join("store")).context("measure the store")?;

@@ -25,7 +25,7 @@ impl Plan {
     pub const FULL: Plan = Plan { wakes: 40, pushes: 20, load_seconds: 10, load_turns: 15, deploys: 20 };
 }
 
-/// What is measured.
+/// The deployment to measure.
 pub struct Setup<'a> {
     /// The platform.
     pub client: &'a Client,

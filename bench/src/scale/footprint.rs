@@ -1,5 +1,5 @@
-//! What a platform has on its host: processes, mounts, namespaces, links, rules, files, descriptors; and the memory of its
-//! servers.
+//! Resources that a platform uses on its host: processes, mounts, namespaces, links, rules, files
+//! and descriptors; and the memory of its servers.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ const MACHINE: &str = "qemu-system";
 const SETTLE_MAX: Duration = Duration::from_secs(60);
 /// Interval between two checks: no event reports that a host is clean.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// What comes and goes with slots that are kept ready, and by how much.
+/// Kinds of resources that vary with the number of ready slots.
 const READY: [&str; 4] = ["links", "namespaces", "mounts", "rules"];
 const READY_SLACK: i64 = 8;
 /// Descriptors that come and go with pooled connections.
@@ -69,7 +69,7 @@ impl PlatformPaths {
         ]))
     }
 
-    /// What is more than before once the host has come to rest, by kind.
+    /// Returns the resources that exceed `before` once the host is idle, by kind.
     pub async fn leaks(&self, client: &Client, before: &Footprint) -> Result<Footprint> {
         let deadline = Instant::now() + SETTLE_MAX;
         loop {

@@ -1,4 +1,5 @@
-//! A large file up and down, with the servers' memory sampled meanwhile: it does not grow with the file.
+//! Uploads and downloads a large file and samples the servers' memory, which must not grow with the
+//! file.
 
 use std::io::{BufReader, Read, Write};
 use std::path::Path;
@@ -56,7 +57,7 @@ pub async fn measure(
     plot.write(&plots.join("file.svg"))
 }
 
-/// A file of which no two mebibytes are alike.
+/// A file in which no two mebibytes are alike.
 fn make_file(mib: u32) -> Result<tempfile::NamedTempFile> {
     let mut file = tempfile::NamedTempFile::new().context("make the file")?;
     let mut block = vec![0; MIB];

@@ -1,4 +1,4 @@
-//! What a hostile tenant does. Refusals are what it should get, so no error counts here.
+//! Actions of a hostile tenant. They should be refused, so errors do not count here.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! What a well-behaved tenant does.
+//! Actions of a well-behaved tenant.
 
 use std::time::Instant;
 

@@ -44,7 +44,7 @@ pub enum AgentError {
         /// The time limit.
         wait: Duration,
     },
-    /// The response is not one that the call can have.
+    /// The response is not valid for the call.
     #[error("host `{host}` sent a response that this server cannot read; check that their versions match")]
     BadResponse {
         /// The host.

@@ -36,11 +36,11 @@ const CPU_PERIOD_US: u64 = 100_000;
 /// the default.
 const V1_SHARES_PER_CPU: u64 = 1024;
 const V2_WEIGHT_PER_CPU: u64 = 100;
-/// Weight of a workspace beside bakes and zygotes, which have that of one processor.
+/// Weight of a workspace, in processors; a bake or a zygote has the weight of one.
 const WORKSPACE_WEIGHT_CPUS: u64 = 4;
 /// Weight of the agent, which serves all of them.
 const AGENT_WEIGHT_CPUS: u64 = 16;
-/// Attempts to make a group in that of a workspace.
+/// Attempts to create a group inside a workspace's group.
 const WORKSPACE_ATTEMPTS: u32 = 5;
 /// Beginning of the name of a workspace's group.
 const WORKSPACE_PREFIX: &str = "w-";
@@ -102,8 +102,8 @@ impl Cgroups {
         Ok(Self { parents, version, cpu_percent: None })
     }
 
-    /// Limits machines to this percentage of a processor per vCPU, including their emulator's work. Without
-    /// it, all they have and one more: the emulator's own work is not the guest's.
+    /// Limits machines to this percentage of a processor per vCPU, including their emulator's work.
+    /// Without it, the limit is one processor above its vCPUs, for the emulator's own work.
     pub fn with_cpu_percent(self, cpu_percent: Option<u32>) -> Self {
         Self { cpu_percent, ..self }
     }
@@ -184,7 +184,7 @@ impl Cgroups {
         Ok(group)
     }
 
-    /// The name of a machine's group in that of its workspace, if it has one.
+    /// Returns the name of a machine's group, inside its workspace's group if it has one.
     pub fn name_in(workspace: Option<&str>, name: &str) -> String {
         workspace.map_or_else(|| name.to_owned(), |id| format!("{WORKSPACE_PREFIX}{id}/{name}"))
     }
@@ -253,8 +253,8 @@ impl Cgroups {
     }
 }
 
-/// Lets the groups below one of v2 have limits. A controller that the host keeps for itself is not
-/// fatal: the others still limit.
+/// Enables limits in the child groups of a v2 group. A controller that the host does not delegate
+/// is not fatal: the others still apply.
 fn delegate(dir: &Path) {
     for controller in ["+cpu", "+memory", "+pids"] {
         let _ = fs::write(dir.join("cgroup.subtree_control"), controller);
@@ -333,7 +333,7 @@ impl Cgroup {
         texts.filter_map(|text| text.lines().next()?.parse().ok()).next()
     }
 
-    /// Removes the group once its process is gone, and that of its workspace with the last one in it.
+    /// Removes the group once its process is gone, and the workspace's group with its last machine.
     pub fn remove(&self) {
         let workspaces = self.dirs.iter().filter_map(|dir| dir.parent()).filter(|dir| is_workspace(dir));
         self.remove_own();

@@ -24,7 +24,7 @@ fn panic_in(text: &str) -> Option<String> {
     let at = lines.iter().rposition(|line| line.contains(PANIC) && !line.contains(PANIC_END))?;
     let reason = lines[at].split(PANIC).nth(1).unwrap_or_default().trim_start_matches(':').trim();
     let reason = if reason.is_empty() { "without a reason" } else { reason };
-    // What comes after the panic is part of it; what comes before shows what led to it.
+    // The lines after the panic belong to it; the lines before show what led to it.
     let end = lines.len().min(at + LINES_MAX / 2);
     let shown = lines[end.saturating_sub(LINES_MAX)..end].join(" | ");
     Some(format!("the guest's kernel panicked: {reason}; last console lines: {}", printable(&shown)))

@@ -60,7 +60,7 @@ async fn pass(host: &Host, servers: &[ControlServer], mut call: DatabaseCall) ->
     let Some(control) = reach(host, servers, &sandbox).await? else { return Ok(()) };
     let (mut from_control, mut to_control) = tokio::io::split(control);
     let (mut from_guest, mut to_guest) = call.stream.split();
-    // A session is over when either side says so: PostgreSQL knows no connection that is open by half.
+    // A session ends when either side closes it: PostgreSQL has no half-open connections.
     tokio::select! {
         said = copy(&mut from_guest, &mut to_control) => drop(said?),
         answered = copy(&mut from_control, &mut to_guest) => {

@@ -42,8 +42,8 @@ impl EngineKind {
         }
     }
 
-    /// The engine of the machines and snapshots that a host has; `None` if it has none, or if its store
-    /// is not mounted.
+    /// The engine of the host's existing machines and snapshots; `None` if the host has none, or if
+    /// its store is not mounted.
     pub fn in_use(data_dir: &Path) -> Option<Self> {
         let layout = Layout::new(&data_dir.join("store"), data_dir);
         // Hosts from before engines were recorded have machines of QEMU.

@@ -190,8 +190,8 @@ impl Kept {
         all_kept
     }
 
-    /// Drops the first half of the last block: the end of the output is wanted, and there is no room for
-    /// another block.
+    /// Drops the first half of the last block: callers need the end of the output, and the budget
+    /// has no room for another block.
     fn halve_last(&mut self) {
         if let Some(last) = self.blocks.back_mut() {
             let half = last.len() / 2;
@@ -212,7 +212,8 @@ impl Kept {
         }
     }
 
-    /// Drops what is not wanted of the front, up to a whole character; returns whether there was something.
+    /// Drops output before the last `last_bytes`, on a character boundary; returns whether any was
+    /// dropped.
     fn cut_front(&mut self) -> bool {
         let mut beyond = self.last_bytes.map_or(0, |wanted| self.bytes.saturating_sub(wanted));
         if beyond == 0 {

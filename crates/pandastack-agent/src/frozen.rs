@@ -24,7 +24,7 @@ pub(crate) async fn list(host: &Arc<Host>) -> Result<HostFrozen> {
     blocking(move || Ok::<_, AgentError>(read_all(&host))).await
 }
 
-/// What cannot be read is left out: it cannot be used either.
+/// Lists everything frozen. Unreadable entries are skipped: they cannot be used either.
 fn read_all(host: &HostResources) -> HostFrozen {
     let layout = &host.layout;
     let kernel = Kernel::cached(&host.config.cache_dir).map(|kernel| kernel.release);
@@ -122,7 +122,8 @@ mod tests {
         let layout = Layout::new(dir.path(), dir.path());
         let asleep = |disk_only: bool| {
             let mut record = record_in(SandboxState::Hibernated);
-            // What its machine was made of; what lies on disk counts.
+            // Components of the last running machine; the list must show those of the snapshot on
+            // disk.
             record.components = Components { kernel: Some("newer".to_owned()), ..Components::default() };
             let id = record.spec.id.clone();
             std::fs::create_dir_all(layout.sleep(&id)).unwrap();

@@ -55,7 +55,7 @@ pub(crate) struct Host {
     pub denials: DenialQueue,
     /// Several workspaces have sandboxes, as far as control told.
     shared: AtomicBool,
-    /// Sandboxes whose drivers wait for others to be written out, and serve no requests meanwhile.
+    /// Sandboxes whose drivers wait for others to be written out, and serve no requests until then.
     memory_requests: Mutex<HashSet<SandboxId>>,
     sandboxes: Mutex<HashMap<SandboxId, SandboxHandle>>,
 }
@@ -177,7 +177,7 @@ impl Host {
         let asleep = self.light_sleepers();
         let held: u64 =
             asleep.iter().filter_map(SandboxHandle::awake_shape).map(|shape| self.promised_mb(shape)).sum();
-        // What was promised beyond the host's memory is paid back first.
+        // Memory promised beyond the host's total is recovered first.
         held.saturating_sub(self.awake_mb().saturating_sub(self.memory_total_mb()))
     }
 

@@ -106,7 +106,7 @@ mod tests {
         let setup = given.setup.unwrap();
         assert_eq!(setup.ca_bundle.as_deref(), Some("PEM"));
         assert!(setup.cargo_config.unwrap().contains("crates.corp"));
-        // Files stay as they are in a machine that only goes on, but its next processes need the variables.
+        // A machine that only continues keeps its files, but its next processes need the variables.
         let refreshed = refresh(&record(&[]), &guests);
         assert_eq!((refreshed.setup, refreshed.env.len()), (None, given.env.len()));
         let none = identity(&record(&[]), &GuestSettings::default(), false);

@@ -143,7 +143,7 @@ impl Layout {
 
 /// Name of the record of a sandbox or zygote.
 pub(crate) const RECORD: &str = "record.json";
-/// Name of the snapshot directory in that of a sandbox that sleeps.
+/// Name of the snapshot directory inside a sleeping sandbox's directory.
 pub(crate) const SLEEP: &str = "sleep";
 
 /// Names inside a volume's directory.

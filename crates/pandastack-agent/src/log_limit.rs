@@ -48,7 +48,7 @@ impl LogLimit {
         let once = inotify::WatchFlags::MODIFY | inotify::WatchFlags::ONESHOT;
         match inotify::add_watch(&self.inotify, &path, once) {
             Ok(descriptor) => drop(files.insert(descriptor, path)),
-            // The process ended meanwhile, and its log with it.
+            // The process has ended, and its log is gone.
             Err(rustix::io::Errno::NOENT) => {}
             Err(error) => {
                 tracing::warn!(
@@ -84,8 +84,7 @@ impl LogLimit {
                 () = stop.cancelled() => return Ok(()),
                 () = tokio::time::sleep(CHECK_AFTER) => {}
             }
-            // Files written to meanwhile are still not watched, so this is the next check of all of
-            // them.
+            // Files written in the meantime are not watched again yet, so this checks all of them.
             for path in written {
                 if let Err(error) = trim(&path)
                     && error.kind() != io::ErrorKind::NotFound

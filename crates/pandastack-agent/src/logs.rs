@@ -23,7 +23,7 @@ const READ_BYTES: usize = 16 * 1024;
 /// Bytes of events read at once.
 const EVENTS_BYTES: usize = 1024;
 
-/// The end of a log, from a line's beginning. A file that is not there is an empty log.
+/// Reads the end of a log, starting at a line. A missing file is an empty log.
 pub(crate) fn read_tail(path: &Path) -> Vec<u8> {
     let Ok(mut file) = File::open(path) else { return Vec::new() };
     let start = file.metadata().map_or(0, |meta| meta.len()).saturating_sub(limits::LOG_BYTES_MAX);
@@ -45,7 +45,7 @@ pub(crate) struct Follower {
     file: File,
     /// An inotify instance: readable when the file has changed.
     changes: AsyncFd<OwnedFd>,
-    /// A line that is not complete yet.
+    /// An incomplete line.
     line: Vec<u8>,
     /// Bytes after it.
     rest: Vec<u8>,

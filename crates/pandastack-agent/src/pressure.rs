@@ -1,10 +1,10 @@
 //! Who pays when the host's memory runs short.
 //!
-//! Machines may write more memory than was promised to them. Each workspace's share is the host's memory
-//! divided by the number of workspaces that have machines awake here. When memory runs short, machines of
-//! workspaces beyond their share go to sleep on disk first: those asleep in memory, then idle ones. Machines
-//! of the others only give up the memory that they sleep in. Should the kernel have to kill, it finds a
-//! machine of the workspace that uses most.
+//! Machines may write more memory than they were promised. Each workspace's share is the host's
+//! memory divided by the number of workspaces that have machines awake here. When memory runs
+//! short, machines of workspaces beyond their share go to sleep on disk first: those asleep in
+//! memory, then idle ones. Machines of the others only give up the memory that they sleep in.
+//! Should the kernel have to kill, it finds a machine of the workspace that uses most.
 
 use std::collections::HashMap;
 use std::fs;
@@ -20,7 +20,7 @@ use crate::error::AgentError;
 use crate::host::{self, Host};
 use crate::sandbox::handle::SandboxHandle;
 
-/// Pause between two looks at the free memory, of which nothing tells.
+/// Interval between checks of the free memory; no event reports a change.
 const LOOK: Duration = Duration::from_secs(1);
 /// Available memory below which machines are put to sleep, at least.
 const SHORT_MB_MIN: u64 = 768;
@@ -45,7 +45,7 @@ struct Holder<T> {
     idle_seconds: u64,
 }
 
-/// What is to be done.
+/// The action to take.
 #[derive(Debug, PartialEq, Eq)]
 struct Plan<T> {
     /// Machines to put to sleep, in this order.

@@ -50,8 +50,8 @@ pub(crate) async fn recover(host: &Arc<Host>) -> Result<()> {
     Ok(())
 }
 
-/// Takes over the slots of machines that are to be adopted. The record of a sandbox that lost its slot says
-/// so: the slot with that number will be another sandbox's, and the next agent must not confuse them.
+/// Takes over the slots of the machines to adopt. The record of a sandbox that lost its slot drops
+/// the number: another sandbox will get that slot, and the next agent must not confuse them.
 /// Returns the slots that zygotes keep.
 async fn adopt_slots(host: &Host, records: &mut [SandboxRecord]) -> Result<HashSet<u32>> {
     let mut lost = drop_shared_claims(records);
@@ -192,8 +192,8 @@ fn find_record(dir: &Path) -> DirectoryState {
         return DirectoryState::Nothing(unreadable);
     }
     match read_json::<SandboxRecord>(&sleep.join(names::RECORD)) {
-        // What was written over its record was that it wakes. Memory of before would destroy a volume that
-        // continued since.
+        // The unreadable record was written on waking. Older memory would destroy a volume that was
+        // written since.
         Ok(record) if record.writes_volumes() => DirectoryState::Unknown(AgentError::Conflict(format!(
             "{unreadable}; the sandbox was waking, and its volumes may have changed since it went to sleep"
         ))),

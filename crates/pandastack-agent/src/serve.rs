@@ -83,7 +83,7 @@ async fn open(config: AgentConfig, shutdown: CancellationToken) -> anyhow::Resul
     let slots = SlotPool::open(net).context("preparing the network")?;
     let cgroups = Cgroups::open(config.host.as_str()).context("preparing control groups")?;
     let cgroups = cgroups.with_cpu_percent(config.cpu_percent);
-    // Processes begin in the agent's group, so that a successor finds them whatever happens.
+    // Processes begin in the agent's group, so that a successor always finds them.
     let own = cgroups.create_own(OWN_GROUP);
     let own = own.and_then(|group| group.add(std::process::id()));
     own.context("entering the agent's control group")?;

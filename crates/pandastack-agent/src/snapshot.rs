@@ -39,9 +39,9 @@ pub(crate) struct Manifest {
     pub shape: Shape,
     /// Equal to the engine's own, or the snapshot is refused.
     pub compatibility_key: String,
-    /// Kernel and guest program in its memory, and the engine that wrote it. Other versions are no
-    /// reason to refuse the snapshot unless the operator says so ([`crate::outdated`]): its machines
-    /// continue with its kernel, whatever the host boots by now.
+    /// Kernel and guest program in its memory, and the engine that wrote it. A snapshot of other
+    /// versions is refused only by the operator's policy ([`crate::outdated`]): its machines
+    /// continue with its own kernel, not with the one that the host boots now.
     #[serde(flatten)]
     pub components: Components,
     /// Sandbox it shows; `None` for a template.
@@ -65,8 +65,8 @@ pub(crate) struct Manifest {
     /// snapshot has copies beside its disk.
     #[serde(default)]
     pub volumes: Vec<VolumeSpec>,
-    /// Addresses that its programs resolved under a policy by name, each with its end. A machine
-    /// restored early enough may keep using those that its own policy allows.
+    /// Addresses that its programs resolved under a policy by name, each with its expiry. A machine
+    /// restored before then may keep using those that its own policy allows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resolved: Vec<Resolved>,
 }
@@ -231,9 +231,9 @@ pub(crate) async fn verify(dir: &Path, manifest: &Manifest, stop: &CancellationT
     blocking(move || integrity::verify(&dir, &stop)).await
 }
 
-/// Starts to compute the checksums of what was sealed in a directory behind the caller's back; of disks
-/// only after `images_after`, because they are large and most sleeps are short. A directory that disappears
-/// meanwhile is fine.
+/// Computes checksums of the sealed files of a directory in the background; of disks only after
+/// `images_after`, because they are large and most sleeps are short. The directory may disappear
+/// before that.
 pub(crate) fn checksum_in_background(
     host: &Arc<HostResources>,
     dir: PathBuf,

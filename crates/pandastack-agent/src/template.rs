@@ -1,4 +1,4 @@
-//! Templates on this host: which are baked, and how to bake one.
+//! Templates on this host: tracks which are baked, and bakes them.
 //!
 //! ```text
 //!  unbaked --first create, or bake call--> baking --ok--> ready
@@ -6,14 +6,13 @@
 //!     +----------- next create --- failed <---+
 //! ```
 //!
-//! A bake is single flight: everyone who asks meanwhile waits for the same one. A template is known
-//! by the key of everything that goes into it (image, kernel, guest program, engine, shape), so a
-//! changed recipe or a new version of the platform bakes afresh and an unchanged one is found
-//! again.
+//! A bake is single flight: concurrent requests wait for the same one. A template is known by the
+//! key of everything that goes into it (image, kernel, guest program, engine, shape), so a changed
+//! recipe or a new version of the platform bakes afresh and an unchanged one is found again.
 //!
 //! A create may ask for another size than the template's own. Memory cannot be added to a machine
-//! that was saved, so each size is a bake of its own ([`Variant`]), made at its first use, and the
-//! least recently used sizes are given up.
+//! that was saved, so each size is a separate bake ([`Variant`]), made on first use; the least
+//! recently used sizes are evicted.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -132,7 +132,7 @@ pub(crate) async fn release_lost(host: &HostResources, name: &str, dir: &Path, s
     }
 }
 
-/// Ends a zygote once no fork from it is in progress. No one can have begun meanwhile: it is no
+/// Ends a zygote once no fork from it is in progress. No new fork can start: the zygote is no
 /// longer listed.
 pub(crate) async fn end(host: &HostResources, name: &str, zygote: Arc<Zygote>) {
     let _alone = zygote.users.write().await;

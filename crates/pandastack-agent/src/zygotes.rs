@@ -1,9 +1,8 @@
-//! The zygotes of a host: stored by name, handed out, limited, removed, and adopted from a previous
-//! agent.
+//! The zygotes of a host: stores them by name, hands them out, limits and removes them, and adopts
+//! them from a previous agent.
 //!
-//! One stopped machine per template, and of snapshots that are used often
-//! ([`crate::snapshot_zygote`]). While there is none, creates restore the snapshot and a zygote is
-//! made in the background.
+//! One stopped machine per template and per frequently used snapshot ([`crate::snapshot_zygote`]).
+//! While there is none, creates restore the snapshot and a zygote is made in the background.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
@@ -218,7 +217,7 @@ impl Zygotes {
         next
     }
 
-    /// Ends the zygote of that name. One that is being made is not there yet.
+    /// Ends the zygote of that name. A zygote still being made is not affected.
     pub(crate) async fn remove(&self, name: &str) {
         let found = match self.lock().get_mut(name) {
             Some(state @ State::Ready(_)) => std::mem::replace(state, State::Ending),

@@ -13,7 +13,7 @@ use crate::proxy::Proxy;
 /// WebSockets that are opened at the same time.
 const WEBSOCKETS_AT_ONCE: usize = 64;
 
-/// What is asked for.
+/// Size of the requested response.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Requests {
@@ -26,9 +26,9 @@ pub enum Requests {
 /// One round of one proxy.
 #[derive(Serialize)]
 pub struct Round {
-    /// Which proxy.
+    /// Name of the proxy.
     pub proxy: &'static str,
-    /// What was asked for.
+    /// Size of the requested response.
     pub what: Requests,
     /// How often.
     pub requests: usize,

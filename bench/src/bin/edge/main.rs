@@ -127,7 +127,7 @@ struct Measured {
     held: Option<Held>,
 }
 
-/// What idle WebSockets cost the edge.
+/// Memory that idle WebSockets cost the edge.
 #[derive(Serialize)]
 struct Held {
     websockets: usize,

@@ -24,7 +24,7 @@ const DIAL_WAIT: Duration = Duration::from_secs(5);
 /// there.
 const CHECK_AFTER: Duration = Duration::from_secs(10);
 
-/// Wakes the sandbox, unless that is not wanted, and keeps the edge informed of it.
+/// Wakes the sandbox if requested, and streams changes of its state to the edge.
 pub(super) async fn grant(mut call: SandboxCall<OpenGrant>) -> Result<UpgradeResponse<GrantProtocol>> {
     let (upgrade, mut switching) = call.upgrade()?;
     let end = call.sandbox.grant(call.endpoint.query.wake.unwrap_or(true)).await?;

@@ -46,7 +46,7 @@ impl From<OutputEncoding> for Style {
 pub(crate) struct OutputEvents {
     feed: Feed,
     style: Style,
-    /// Bytes of a character that is not complete yet, per stream.
+    /// Bytes of an incomplete character, per stream.
     tails: [Vec<u8>; 2],
     /// Position of the first byte that no event had yet, per stream.
     sent: [u64; 2],

@@ -93,7 +93,7 @@ pub(crate) async fn serve(handle: SandboxHandle, socket: WebSocket, style: Style
             _ = &mut writer => break,
         }
     }
-    // Dropping the senders tells the commands that nobody is there any more; they clean up and end.
+    // Dropping the senders signals the commands that the client is gone; they clean up and end.
     open.clear();
     writer.abort();
     drop(out);

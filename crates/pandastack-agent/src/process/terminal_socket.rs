@@ -27,7 +27,7 @@ use crate::sandbox::handle::SandboxHandle;
 
 /// Interval of pings on quiet sockets, so that no proxy in between gives up on them.
 pub(super) const PING_EVERY: Duration = Duration::from_secs(20);
-/// Messages of input that wait for the process; beyond it the socket is not read.
+/// Input messages queued for the process; while the queue is full, the socket is not read.
 const INPUT_QUEUE_MAX: usize = 64;
 
 /// A terminal and who is at it.

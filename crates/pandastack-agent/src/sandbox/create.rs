@@ -142,8 +142,8 @@ async fn from_template_disk(
     Ok((record, live))
 }
 
-/// Forks a zygote; `None` if the zygote died meanwhile, so that its snapshot must be restored.
-/// `shown`: it is of a sandbox's snapshot, whose connections to the outside are not the child's.
+/// Forks a zygote; `None` if the zygote has died, so that its snapshot must be restored. `shown`:
+/// the zygote is of a sandbox's snapshot, whose outbound connections do not belong to the child.
 async fn forked(
     host: &Arc<Host>,
     zygote: ZygoteLease,

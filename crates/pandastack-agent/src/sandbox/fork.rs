@@ -1,8 +1,8 @@
 //! Forking a sandbox: one pause, any number of children, a result for each.
 //!
 //! The driver does the pause; the children come up beside it ([`super::children`]), so that other
-//! requests to the parent wait for none of them. The next fork does: what its children may have is
-//! known once the others are up.
+//! requests to the parent do not wait for them. The next fork does wait: the resources left for its
+//! children are known only once the others are up.
 //!
 //! ```text
 //!   driver     prepare | stop                      go on | next command
@@ -41,7 +41,7 @@ type ForkedChildren = Vec<Result<launch_children::ForkedChild>>;
 struct ForkSignals {
     /// Notified when all is ready for the machine to pause.
     ready: oneshot::Sender<()>,
-    /// Notified when it does. If dropped instead, there is no fork.
+    /// Notified when it has paused. If dropped instead, the fork is cancelled.
     still: oneshot::Receiver<()>,
     /// Notified when it continues; dropped at the end if it does not.
     resumed: oneshot::Sender<()>,
@@ -54,7 +54,8 @@ struct DriverSignals {
     resumed: oneshot::Receiver<()>,
 }
 
-/// Forks a machine, and clones its disk meanwhile. With `goes_on` it is resumed as soon as both are done.
+/// Forks a machine and clones its disk concurrently. With `goes_on`, resumes it as soon as both are
+/// done.
 async fn fork_machine(
     host: Arc<Host>,
     machine: Arc<dyn Machine>,
@@ -292,7 +293,8 @@ impl Driver {
     /// Forks without forking the process: one capture, restored once for each child.
     async fn fork_by_capture(&mut self, children: Vec<SandboxSpec>) -> Result<Children> {
         let (capture, pause_ms) = self.capture().await?;
-        // Not among the snapshots: nobody knows of it, and control has the agent forget those that it does not know.
+        // Kept outside the snapshot directory: control does not know this snapshot, and has the
+        // agent delete unknown ones.
         let dir = self.host.layout.fork(&self.record.spec.id);
         self.host.remove_dir(dir.clone()).await;
         let snapshot = Box::new(capture.publish(&self.host, dir.clone()).await?);

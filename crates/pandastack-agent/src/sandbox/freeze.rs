@@ -21,9 +21,9 @@ use crate::launch::GUEST_ANSWER_MAX;
 const FREEZE_MAX: Duration = Duration::from_secs(120);
 /// Longest wait for starts in progress.
 const STARTS_WAIT: Duration = Duration::from_secs(5);
-/// Longest wait for the answer of a guest that did not freeze and was told to thaw.
+/// Longest wait for the thaw response of a guest that did not freeze.
 const THAW_TOLD_MAX: Duration = Duration::from_secs(2);
-/// Pause before a guest that did not thaw is told again.
+/// Delay before the thaw request is repeated.
 const THAW_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 impl Driver {
@@ -48,7 +48,7 @@ impl Driver {
     /// does not respond in time would keep its sandbox from being deleted. Should it receive the
     /// request later, the next one tells it to thaw at once.
     pub(super) async fn freeze(&mut self, sync: bool) -> Result<()> {
-        // Those that are late are cut off, as everything else is.
+        // Starts that take longer are cut off, like everything else.
         drop(tokio::time::timeout(STARTS_WAIT, self.starts.acquire_many(STARTS_MAX)).await);
         let guest = self.guest().await?;
         let frozen = answered(FREEZE_MAX, guest.quiesce(sync)).await;

@@ -146,7 +146,7 @@ impl SandboxHandle {
         self.send(Command::Lease).await
     }
 
-    /// A lease for starting something, which is not cut off by a sleep before [`GuestLease::started`].
+    /// A lease for a start; a sleep does not cut it off before [`GuestLease::started`].
     pub(crate) async fn lease_to_start(&self) -> Result<GuestLease> {
         self.send(Command::LeaseToStart).await
     }
@@ -170,8 +170,8 @@ impl SandboxHandle {
         }
     }
 
-    /// Converts a failed guest call to its cause: a lost machine, if that is the case. The end of a machine
-    /// is noticed moments after its connections break.
+    /// Converts a failed guest call to "machine lost" if the machine has ended. The end of a
+    /// machine is noticed moments after its connections break.
     pub(crate) async fn explain(&self, error: AgentError) -> AgentError {
         let is_unreachable = match &error {
             AgentError::Guest(error) => error.kind() == ErrorKind::Unreachable,

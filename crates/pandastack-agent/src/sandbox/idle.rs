@@ -2,8 +2,8 @@
 //!
 //! A sandbox is idle when it has no exec, stream or file call in progress and no keep-awake lease,
 //! and exchanges next to nothing over its network. After its idle timeout it sleeps in memory:
-//! stopped, at hand. If it is not used for the host's light-sleep time either, it is written to
-//! disk. A sandbox without a timeout is checked too: its activity decides about its checkpoints.
+//! stopped, but quick to resume. After the host's light-sleep time without use, it is written to
+//! disk. A sandbox without a timeout is checked too: its activity decides when it is checkpointed.
 
 use std::time::{Duration, Instant};
 
@@ -37,8 +37,8 @@ fn next_check(limit: Option<Duration>, left: Duration, since_last: Duration) -> 
     left.min(every.saturating_sub(since_last)).max(CHECK_MIN)
 }
 
-/// Network bytes that are not activity, so long after the last look. A sleeping sandbox was not
-/// checked, and has exchanged nothing meanwhile.
+/// Network bytes that do not count as activity, for the time since the last check. A sleeping
+/// sandbox is not checked, and exchanges nothing while asleep.
 fn noise_bytes_max(since_last: Duration) -> u64 {
     NOISE_BYTES_MAX + NOISE_BYTES_PER_SECOND * since_last.min(CHECK_MAX).as_secs()
 }
@@ -87,9 +87,9 @@ impl Driver {
         }
     }
 
-    /// Goes to sleep on disk because the host is short of memory, if that interrupts nobody: asleep in
-    /// memory already, or idle for a while, with an idle timeout and without a lease. Returns whether
-    /// it did.
+    /// Goes to sleep on disk because the host is short of memory, if that interrupts no work: it
+    /// already sleeps in memory, or has been idle for a while, has an idle timeout and no lease.
+    /// Returns whether it did.
     pub(super) async fn relieve(&mut self) -> Result<bool> {
         if self.record.state == SandboxState::Running {
             self.note_traffic();

@@ -15,7 +15,7 @@ use crate::outdated;
 use crate::snapshot::Snapshot;
 
 impl Driver {
-    /// Returns to a snapshot; the sandbox runs afterwards, whatever it did before.
+    /// Returns to a snapshot; the sandbox runs afterwards, even if it slept before.
     pub(super) async fn rollback(&mut self, id: &SnapshotId) -> Result<AgentSandbox> {
         if let Verdict::Refuse(reason) = self.accept(Request::Rollback) {
             return Err(self.refusal(reason));

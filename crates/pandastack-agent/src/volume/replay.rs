@@ -1,5 +1,5 @@
-//! Replays journals of images that their last machine did not unmount, which is all but those that were
-//! never written.
+//! Replays journals of images that their last machine did not unmount: all images that were ever
+//! written.
 //!
 //! A read-only mount skips the journal, because it cannot be written to. But data that a killed
 //! machine had synced may exist only in the journal, so it is replayed first, on the host.
