@@ -163,7 +163,7 @@ async fn records(host: &Arc<Host>) -> Vec<SandboxRecord> {
                  back and restart the agent, or remove the directory"
             ),
             DirectoryState::Nothing(error) => {
-                // A create that had not come as far as its record; nobody was told of it.
+                // An interrupted create without a record; it was never reported.
                 tracing::warn!(dir = shown, error = %chain(&error), "removing a sandbox without a record");
                 host.remove_dir(dir.path()).await;
             }
@@ -202,7 +202,7 @@ fn find_record(dir: &Path) -> DirectoryState {
     }
 }
 
-/// Replaces a record. That of a sleeping sandbox is synced, which a worker thread must not wait for.
+/// Replaces a record, off the worker threads: a sleeping sandbox's record is synced.
 async fn write_down(host: &Host, record: &SandboxRecord) {
     let (layout, written) = (host.layout.clone(), record.clone());
     if let Err(error) = blocking(move || write_record(&layout, &written)).await {

@@ -6,14 +6,14 @@
 //!      +------------ pause, doubling ------------- any failure ------------+        stop: put away, confirm, goodbye
 //! ```
 //!
-//! Must hold: the server is told that log is durable only after the archive has it, so whatever fails here
-//! or there, the slot holds the log back and the next session continues without a gap. The archive says
-//! where it ends; nothing else is remembered. While the archive is down nothing is collected in memory: the
-//! connection is given up and begun again. Log that the server has thrown away, because its slot was
-//! removed or may not hold back more, leaves a gap that the status and the catalog name; what comes after
-//! it is archived for the next base backup.
+//! Must hold: the server is told that log is durable only after the archive has it, so after any
+//! failure on either side the slot retains the log and the next session continues without a gap.
+//! The archive itself is the only record of where it ends. While the archive is down nothing is
+//! collected in memory: the connection is closed and opened again. Log that the server has removed,
+//! because its slot was removed or reached its limit, leaves a gap that the status and the catalog
+//! report; later log is archived for the next base backup.
 //!
-//! Left to others: the connection to the server, the time of base backups, and deletion.
+//! Callers provide the connection to the server, schedule base backups, and delete.
 
 mod session;
 
@@ -62,7 +62,7 @@ pub struct Status {
 /// Why no connection to a server is possible.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
-    /// The machine sleeps, which is no failure: nothing is written there.
+    /// The machine sleeps. This is not a failure: a sleeping machine writes nothing.
     #[error("the database is asleep")]
     Asleep,
     /// The server cannot be reached: a sentence.
@@ -133,7 +133,8 @@ impl Archiver {
     pub async fn stop(mut self) {
         self.stop.cancel();
         if let Some(mut task) = self.task.take() {
-            // One that waits for a store or a server which does not respond is cut: that loses no more than a crash, which is nothing.
+            // A task that waits for an unresponsive store or server is aborted. Like a crash, that
+            // loses no data.
             if tokio::time::timeout(STOP_WAIT * 2, &mut task).await.is_err() {
                 task.abort();
             }
@@ -195,7 +196,8 @@ impl Work {
     }
 
     fn note_failure(&self, error: &ArchiverError) {
-        // A server that stops or sleeps has put nothing into its log that is not archived, or holds it back for the next session.
+        // All log of a stopped or sleeping server is archived, or its slot retains it for the next
+        // session.
         let asleep = matches!(error, ArchiverError::Connect(ConnectError::Asleep));
         let stopped = asleep || matches!(error, ArchiverError::Ended);
         let broke = matches!(error, ArchiverError::Replication(ReplicationError::Broken(_)));
@@ -212,7 +214,8 @@ impl Work {
             } else if let Some(why) = status.last_error.as_mut().filter(|_| asleep)
                 && !why.ends_with(ASLEEP_BEHIND)
             {
-                // What failed before has not been made up for, and will not be for as long as it sleeps.
+                // The log that failed to be archived stays unarchived for as long as the server
+                // sleeps.
                 why.push_str(ASLEEP_BEHIND);
             }
         });

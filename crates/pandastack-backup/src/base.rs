@@ -22,7 +22,7 @@ pub struct BaseProgress {
     pub read_bytes: u64,
 }
 
-/// Why there is no base backup.
+/// Reason why a base backup failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BaseError {
     /// The server.

@@ -1,7 +1,8 @@
 //! Reads commit times from the WAL.
 //!
-//! A server that is told to recover to a time stops at the first transaction that ended later. Without one it ends with an error, although
-//! everything there is was recovered. So whoever sets a time must know that there is a later one.
+//! A server with a recovery target time stops at the first transaction that ended later. If there
+//! is no later one, it fails, although it recovered the whole log. So a caller that sets a target
+//! time must know that a later transaction exists.
 //!
 //! ```text
 //!   segment = pages of 8 KiB | page = head of 24 bytes (40 on a segment's first page) + records, aligned to 8, across pages
@@ -102,8 +103,8 @@ impl Records {
     }
 }
 
-/// Bytes of a page's head, and of the record that continues after it. `None` if it is no page of the log at
-/// this position.
+/// Bytes of a page's head, and of the record that continues after it. `None` if the bytes are not a
+/// page of the log at this position.
 fn page_head(page: &[u8], position: u64) -> Option<(usize, usize)> {
     let info = u16::from_le_bytes(page.get(2..4)?.try_into().ok()?);
     let address = u64::from_le_bytes(page.get(8..16)?.try_into().ok()?);

@@ -19,7 +19,8 @@ pub const DESCRIPTION_BYTES_MAX: usize = 1024 * 1024;
 pub const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Rows of an answer to a command. Beyond it the connection is given up.
 pub const ROWS_MAX: usize = 10_000;
-/// Interval at which the server is told what is archived, and asked whether it is alive.
+/// Interval at which the archiver confirms its position to the server, and checks that the server
+/// is alive.
 pub const STATUS_INTERVAL: Duration = Duration::from_secs(10);
 /// Silence of the server after which the connection is given up.
 pub const SILENCE_MAX: Duration = Duration::from_secs(60);

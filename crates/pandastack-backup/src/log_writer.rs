@@ -82,7 +82,7 @@ impl LogWriter {
         }
     }
 
-    /// Finds where the archive ends; `None` if there is no log in it.
+    /// Finds the end of the archive; `None` if it has no log.
     pub(crate) async fn resume(archive: &Archive) -> Result<Option<Self>, ArchiveError> {
         let (mut segments, mut pieces) = (Vec::new(), Vec::new());
         for listed in archive.list().await? {
@@ -236,7 +236,8 @@ impl LogWriter {
         self.archive.put(&Entry::Piece(piece), self.complete_until, bytes).await?;
         self.pieces.push((piece, 0));
         if let Err(error) = self.merge().await {
-            // Everything is there, only in more pieces than it should be. The next piece tries again.
+            // No data is missing; the archive only has more pieces than it should. The next piece
+            // retries.
             tracing::warn!(error = %chain(&error), "cannot merge pieces of WAL");
         }
         Ok(())

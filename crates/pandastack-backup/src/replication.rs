@@ -31,7 +31,7 @@ use crate::position::{Lsn, Timeline};
 const DUPLICATE_OBJECT: &str = "42710";
 /// SQLSTATE of a file that is gone: with replication, a segment that nothing held back.
 const UNDEFINED_FILE: &str = "58P01";
-/// The size that [`SEGMENT_BYTES`](crate::limits::SEGMENT_BYTES) stands for.
+/// The server's notation for [`SEGMENT_BYTES`](crate::limits::SEGMENT_BYTES).
 const SEGMENT_SIZE: &str = "16MB";
 /// Longest name of a slot that the server accepts.
 const SLOT_CHARS_MAX: usize = 63;
@@ -108,7 +108,7 @@ pub enum ReplicationError {
     /// No answer in time.
     #[error("the server did not respond to {0} within {wait_s} s", wait_s = COMMAND_WAIT.as_secs())]
     Late(&'static str),
-    /// A size of segments that is not kept here.
+    /// An unsupported segment size.
     #[error(
         "the server has WAL segments of {0}, but backups need {SEGMENT_SIZE}; run initdb without --wal-segsize"
     )]

@@ -17,7 +17,7 @@ use crate::log_writer::join;
 use crate::position::{Segment, Timeline};
 use crate::window::{BaseBackup, Plan, Target, cover};
 
-/// Attempts to find an object that the archiver merges meanwhile.
+/// Attempts to find an object while the archiver may be merging it.
 const READ_TRIES: usize = 5;
 
 /// Why something cannot be restored.
@@ -26,7 +26,7 @@ pub enum RestoreError {
     /// The archive.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// The tar is not what the base's description says.
+    /// The tar does not match the base's description.
     #[error(
         "the archive of base backup {label} has {found} bytes instead of {expected}; restore from another base backup"
     )]
@@ -110,7 +110,8 @@ impl Restore {
         histories.chain(chain.segments.iter().map(|(segment, _)| segment.to_string())).collect()
     }
 
-    /// A file that the server asks for by name. `None` if there is none of that name, which is how a server learns that the log has ended.
+    /// A file that the server requests by name. `None` if the file does not exist; the server takes
+    /// that as the end of the log.
     pub async fn file(&self, name: &str) -> Result<Option<Bytes>, RestoreError> {
         let chain = &self.plan.chain;
         if let Some(timeline) = chain.histories.iter().find(|timeline| history_name(timeline) == name) {
@@ -169,7 +170,7 @@ impl Restore {
         for (segment, entries) in self.plan.chain.segments.iter().rev() {
             let mut log = self.segment(*segment, entries).await?;
             let own_bytes = log.len();
-            // A segment that is not full ends its timeline: nothing of it continues elsewhere.
+            // A partial segment ends its timeline: no record continues in another segment.
             if own_bytes as u64 == SEGMENT_BYTES {
                 log.extend_from_slice(&later);
             }

@@ -27,7 +27,7 @@ pub(crate) use chain::cover;
 #[cfg(feature = "fuzz")]
 pub(crate) use chain::parent as parent_of;
 
-/// Attempts to read a listing that changes meanwhile.
+/// Attempts to read a listing that changes during the read.
 const READ_TRIES: usize = 5;
 
 /// A base backup, as described in the archive.
@@ -65,7 +65,7 @@ pub struct Catalog {
     pub(crate) log: BTreeMap<Segment, Vec<Entry>>,
     /// Origin of each timeline: parent, and position.
     pub(crate) parents: BTreeMap<Timeline, (Timeline, Lsn)>,
-    /// Up to when the log is complete with an object: only for those that end a chain.
+    /// Time up to which the log is complete with an object: only for objects that end a chain.
     pub(crate) complete_until: BTreeMap<Entry, Timestamp>,
 }
 

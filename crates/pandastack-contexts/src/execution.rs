@@ -46,7 +46,7 @@ pub(super) struct Run {
     deadline: Option<(Instant, Duration)>,
     /// Whether the time limit passed.
     pub(super) timed_out: bool,
-    /// The error if its sandbox was deleted meanwhile.
+    /// The error, if the sandbox was deleted during the run.
     pub(super) gone: Option<String>,
 }
 
@@ -57,7 +57,7 @@ struct RunEvents {
     told: VecDeque<Value>,
     /// The kernel is done with it, or gone.
     is_done: bool,
-    /// There is nothing more to tell.
+    /// All events have been read.
     is_over: bool,
 }
 
@@ -134,7 +134,8 @@ impl Run {
         }
     }
 
-    /// Whether the sandbox was deleted, or is being deleted: a context that is lost with it did not fail.
+    /// Whether the sandbox was deleted, or is being deleted: losing a context that way is not a
+    /// failure.
     async fn is_gone(&self) -> bool {
         let found = self.sandbox.machine().await;
         found.is_err_and(|error| matches!(error.code, ErrorCode::NotFound | ErrorCode::Conflict))

@@ -1,10 +1,10 @@
 //! API keys: creating, hashing, checking.
 //!
-//! A key is `pds_` and 32 hex digits (128 random bits); its first 12 characters are public and find the row. Only its
-//! SHA-256 is stored: with 128 random bits there is nothing to guess, so no slow hash is needed. Comparison takes
-//! constant time. A key that was good is remembered for a few seconds ([`KeyCache`]), so that the data path
-//! does not ask the store; one deleted or suspended here stops at once, one deleted by another replica within
-//! that time.
+//! A key is `pds_` and 32 hex digits (128 random bits); its first 12 characters are public and find
+//! the row. Only its SHA-256 is stored: with 128 random bits there is nothing to guess, so no slow
+//! hash is needed. Comparison takes constant time. A valid key is cached for a few seconds
+//! ([`KeyCache`]), so that the data path does not read the store; a key deleted or suspended here
+//! stops at once, one deleted by another replica within that time.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -90,7 +90,7 @@ pub struct ControlConfig {
     pub link_key: LinkKey,
     /// File of that secret, which is read again after a rotation.
     pub secret_file: Option<PathBuf>,
-    /// Take a join secret that is not the one that the store knows.
+    /// Accept a join secret that differs from the store's.
     pub accept_new_link_secret: bool,
     /// Requests per second of one workspace; `None` for no limit.
     pub requests_per_second: Option<NonZeroU32>,
@@ -118,7 +118,7 @@ pub struct ControlConfig {
     pub backups: Option<BackupConfig>,
     /// The login provider; `None` for API keys only.
     pub login: Option<LoginConfig>,
-    /// What happens to outdated frozen states.
+    /// Policy for outdated frozen states.
     pub outdated: OutdatedPolicy,
 }
 

@@ -75,7 +75,7 @@ impl<K: Eq + Hash + Clone> Buckets<K> {
     }
 }
 
-/// Forgets the fuller half, and all that are full. Half of them, so that it is not done for every new key.
+/// Removes full buckets, and the fuller half of the rest, so that not every new key causes a prune.
 fn prune<K>(buckets: &mut HashMap<K, Bucket>, now: Instant) {
     let mut shares: Vec<f64> = buckets.values().map(|bucket| bucket.share(now)).collect();
     let middle = shares.len() / 2;

@@ -80,8 +80,8 @@ impl Revocations {
     }
 }
 
-/// Answers a request unless its key is revoked meanwhile, and ends the answer when that happens later. A
-/// request that is dropped ends as if its client had gone away.
+/// Answers a request unless its key is revoked first; a later revocation ends the response. A
+/// dropped request ends as if its client had disconnected.
 pub(crate) async fn guard(
     token: Arc<CancellationToken>,
     answering: impl Future<Output = Response>,

@@ -49,7 +49,7 @@ const STOP_WAIT: Duration = Duration::from_secs(5);
 /// Why the control plane did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// A folder or file of the data directory is not usable.
+    /// A directory or file in the data directory cannot be used.
     #[error("cannot use `{path}`; check that it exists and is writable")]
     DataDir {
         /// The path.
@@ -61,7 +61,7 @@ pub enum ServeError {
     /// Another control plane works on the same data.
     #[error("another control process uses `{0}`; stop it, or choose another data directory")]
     InUse(PathBuf),
-    /// An address is not usable.
+    /// An address cannot be used.
     #[error("cannot listen on {address}; another program may use it; choose another with --listen")]
     Listen {
         /// The address.
@@ -70,7 +70,7 @@ pub enum ServeError {
         #[source]
         source: std::io::Error,
     },
-    /// The join secret is not the one that the store was made with.
+    /// The join secret differs from the one that the store was created with.
     #[error(
         "the join secret (fingerprint {ours}) is not the one of this installation ({kept}); restore the file \
          `link-secret` from a backup. If it is lost, start once with --accept-new-link-secret: \
@@ -136,7 +136,7 @@ pub fn serve(
 }
 
 impl Control {
-    /// Opens the store, makes the first key if there is none, and binds all sockets.
+    /// Opens the store, creates the first key if none exists, and binds all sockets.
     pub async fn bind(config: ControlConfig) -> Result<Self, ServeError> {
         let dir = config.control_dir();
         let usable = |path: &Path| {
@@ -286,7 +286,7 @@ impl Control {
         if let Err(error) = services.keys.write_last_used().await {
             tracing::debug!(error = %chain(&error), "cannot record last-used times of keys");
         }
-        // Last, so that nobody else begins what is being finished here.
+        // Last, so that no other replica starts work that is still being finished here.
         leave.cancel();
         let left = membership.await;
         services.store.close().await;
@@ -294,9 +294,9 @@ impl Control {
     }
 }
 
-/// Refuses a join secret that is not the one of this installation: with another, no password that was derived
-/// from it is right and no backup can be read, which would be noticed too late. After a rotation, the
-/// fingerprint is that of the newest generation, so a copy of the file from before the rotation is refused,
+/// Refuses a join secret that is not this installation's: with another, derived passwords are wrong
+/// and backups cannot be read, which would be noticed too late. After a rotation, the fingerprint
+/// is that of the newest generation, so a copy of the file from before the rotation is refused,
 /// too.
 async fn require_same_secret(store: &SqlStore, config: &ControlConfig) -> Result<(), ServeError> {
     let ours = config.link_key.fingerprint();

@@ -47,7 +47,7 @@ pub(crate) struct Services {
     pub(crate) audit: Arc<AuditLog>,
     /// Destination of the audit log export.
     pub(crate) audit_sink: Option<AuditSink>,
-    /// What happens to outdated frozen states.
+    /// Policy for outdated frozen states.
     pub(crate) outdated: OutdatedPolicy,
     /// Refused calls that the audit log may still take.
     pub(crate) refusals: RefusalBudget,
@@ -56,7 +56,7 @@ pub(crate) struct Services {
     pub(crate) apps: Arc<Apps>,
     pub(crate) templates: Arc<Templates>,
     pub(crate) databases: Arc<ManagedDatabases>,
-    /// This server among those that share the database.
+    /// This server's place among the replicas that share the database.
     pub(crate) replicas: Arc<Replicas>,
 }
 

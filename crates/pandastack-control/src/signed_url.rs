@@ -38,7 +38,7 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 
 type Pairs = Vec<(String, String)>;
 
-/// What a URL opens.
+/// The resource that a signed URL opens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
     /// A file of a sandbox; the parameter `path` says which.
@@ -56,7 +56,7 @@ impl Target {
         }
     }
 
-    /// What is signed for it. No sandbox has an id with a slash.
+    /// The signed text. The forms cannot collide: a sandbox id contains no slash.
     fn signed_text(&self) -> String {
         match self {
             Self::File(sandbox) => sandbox.to_string(),
@@ -80,7 +80,8 @@ pub(crate) struct SignatureParams {
     pairs: Pairs,
 }
 
-/// Reads the signature of a request that carries no key; `None` when it has none, or is not for files.
+/// Reads the signature of a request without a key; `None` if it has no signature, or is not for
+/// files.
 pub(crate) fn presented(request: &Request) -> Option<SignatureParams> {
     if request.headers().contains_key(header::AUTHORIZATION) || request.headers().contains_key(API_KEY_HEADER)
     {

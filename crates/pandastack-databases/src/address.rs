@@ -10,7 +10,7 @@ pub struct PublicAddress {
     /// Below it every database has a name: `<id>.<domain>`. Without one they are distinguished by
     /// an option.
     pub domain: Option<String>,
-    /// Address where there is no domain.
+    /// Host name or address to use without a domain.
     pub host: String,
     /// Port.
     pub port: u16,

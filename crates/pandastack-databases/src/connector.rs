@@ -45,7 +45,8 @@ pub(crate) async fn connect(
     connect_port(databases, sandbox, endpoint.listener.port()).await
 }
 
-/// Connects to the administrator's first session. `None` if there is none, as with older templates.
+/// Connects to the administrator's first session. `None` if the machine has none, as with older
+/// templates.
 pub(crate) async fn connect_first(
     databases: &ManagedDatabases,
     sandbox: &SandboxId,

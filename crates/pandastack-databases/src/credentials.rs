@@ -1,6 +1,6 @@
 //! Passwords of databases: derived from the installation's join secret, the database and a count of
-//! resets. Nothing secret is stored, and a password can always be shown again to those who may see
-//! it.
+//! resets. Nothing secret is stored, and a password can always be shown again to an authorized
+//! caller.
 
 use std::collections::BTreeMap;
 

@@ -2,13 +2,13 @@
 //!
 //! A program in the machine watches the volume and makes the server read-only before it is full
 //! (the template's `pandastack-postgres-room`), because only there a writer can be stopped in time.
-//! This module checks whether it did, so that users are told: clients with each resulting error,
-//! and everyone in the database's status.
+//! This module checks whether it did, and reports it: to clients with each resulting error, and in
+//! the database's status.
 //!
-//! Takes no input: a check asks every server once, and then those that have written since, which
-//! their log tells. A check counts as use, so a database without writes is left to fall asleep; a
-//! sleeping one is never woken. Results are kept by this process only; after a restart the next
-//! check finds them again.
+//! Takes no input: a check queries every server once, and after that only servers that have written
+//! since, judging by their log position. A check counts as use, so a database without writes is
+//! left to fall asleep; a sleeping one is never woken. Results are kept by this process only; after
+//! a restart the next check finds them again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ const CHECK_EVERY: Duration = Duration::from_secs(15);
 /// Time that a client with an error waits to learn that a full database has space again.
 const RECHECK_WAIT: Duration = Duration::from_secs(1);
 /// Longest time for the program in the machine to notice that a volume has grown, and the interval
-/// of checks meanwhile.
+/// of checks during it.
 const GROWTH_WAIT: Duration = Duration::from_secs(30);
 const GROWTH_CHECK: Duration = Duration::from_millis(200);
 const MIB: u64 = 1024 * 1024;

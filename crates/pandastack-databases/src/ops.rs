@@ -177,8 +177,8 @@ async fn change_marked(
     }
 }
 
-/// Moves a database to a machine of another size. Its server stops cleanly first, so that it starts without
-/// replaying its log; connecting clients are held meanwhile.
+/// Moves a database to a machine of another size. Its server stops cleanly first, so that it starts
+/// without replaying its log; connecting clients are held until then.
 async fn resize(
     databases: &Arc<ManagedDatabases>,
     record: DatabaseRecord,

@@ -31,8 +31,8 @@ const REPLAYING: &str = "replaying";
 const START_SECONDS: u64 = 660;
 /// Time that a server may replay its log after that before it counts as not started.
 const REPLAY_MAX: Duration = Duration::from_secs(2 * 60 * 60);
-/// Time without an answer to probes after which the machine counts as stuck. Meanwhile nothing else
-/// is done to the database, a failover neither.
+/// Time without an answer to probes after which the machine counts as stuck. Until then no other
+/// operation on the database runs, not even a failover.
 const NO_ANSWER_MAX: Duration = Duration::from_secs(10 * 60);
 /// Between two probes.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
@@ -99,8 +99,8 @@ async fn await_replayed(
     }
 }
 
-/// Checks whether a server still replays its log. Its administrator is that of the database whose log it
-/// is. Fails if it can never complete.
+/// Checks whether a server still replays its log. `original` is the database whose log is replayed,
+/// and whose administrator the server has. Fails if the replay can never complete.
 pub(super) async fn probe(
     databases: &Arc<ManagedDatabases>,
     original: &DatabaseId,

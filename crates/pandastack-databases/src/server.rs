@@ -33,7 +33,7 @@ const STATS: &str = "SELECT sum(pg_database_size(datname))::bigint, \
      coalesce(100 * sum(blks_hit) / nullif(sum(blks_hit) + sum(blks_read), 0), 100)::int, \
      current_setting('server_version') FROM pg_stat_database WHERE datname IS NOT NULL";
 
-/// The template's program that watches the volume says so by a file.
+/// The template's program that watches the volume marks a full disk with a file.
 const IS_FULL: &str = "SELECT (pg_stat_file('/run/postgresql/room.conf', true)).size IS NOT NULL";
 
 /// Query for the last password reset that a server applied: a comment on the administrator's role,
@@ -156,7 +156,7 @@ fn comment(record: &DatabaseRecord) -> String {
     format!("COMMENT ON ROLE {ADMINISTRATOR} IS '{}'", revision_note(record))
 }
 
-/// In one statement: a reset that comes meanwhile writes a newer note.
+/// A single statement, because a concurrent reset writes a newer note.
 fn record_if_absent(record: &DatabaseRecord) -> String {
     let (id, comment) = (&record.id, comment(record));
     format!(
@@ -287,7 +287,7 @@ pub(super) fn login_error(error: LoginError) -> Error {
     }
 }
 
-/// Converts an error that the server reported. A transient one is not the caller's mistake.
+/// Converts an error that the server reported. A transient error is not the caller's mistake.
 fn sql_error(error: &SqlError) -> Error {
     let more = [error.field('D'), error.field('H')].into_iter().flatten();
     let more: String = more.map(|sentence| format!(". {sentence}")).collect();

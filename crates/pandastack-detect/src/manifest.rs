@@ -73,7 +73,8 @@ fn describe_error(error: &toml::de::Error, text: &str) -> String {
     }
 }
 
-/// Takes the variables of one stage out of those of all. A variable may have the name of a stage too: it is no table.
+/// Moves the variables of one stage out of the common table. A variable may have the name of a
+/// stage: its value is not a table.
 fn table(
     env: &mut BTreeMap<String, toml::Value>,
     stage: &str,

@@ -49,7 +49,7 @@ pub(crate) fn major(view: &View, engines: Option<&str>) -> Option<(u32, &'static
     declared_versions(view, engines).find_map(|(text, file)| major_of(text).map(|major| (major, file)))
 }
 
-/// The first condition that is no major number.
+/// The first condition that is not a plain major version.
 pub(crate) fn condition(view: &View, engines: Option<&str>) -> Option<NodeRequirement> {
     let is_condition = |text: &str| major_of(text).is_none() && !ANY.contains(&text);
     let (text, file) = declared_versions(view, engines).find(|(text, _)| is_condition(text))?;
@@ -116,7 +116,7 @@ impl Version {
         (self.major, self.minor.unwrap_or(0), self.patch.unwrap_or(0))
     }
 
-    /// Returns whether a version is one of those that are meant.
+    /// Returns whether this possibly partial version covers the given one.
     fn has(self, (major, minor, patch): (u32, u32, u32)) -> bool {
         self.major == major
             && self.minor.is_none_or(|own| own == minor)

@@ -125,7 +125,7 @@ impl Installer {
     /// nothing. Downloads are in the installers' caches.
     fn refresh(&self, view: &View, install: &str) -> Option<String> {
         match self {
-            // pip installs what is a directory each time, and leaves alone what is there.
+            // pip reinstalls directories each time, and keeps packages that are already installed.
             Installer::Requirements => may_name_directory(view).then(|| self.command()),
             _ if local::is_in_python(view) => Some(install.to_owned()),
             Installer::Project => Some(pip("--no-deps .")),
@@ -135,7 +135,7 @@ impl Installer {
     }
 
     fn command(&self) -> String {
-        // The tool itself is installed beside the system's Python, so that it is not part of the app.
+        // The tool itself is installed into the system's Python, so that it is not part of the app.
         let tool = |tool: &str, run: &str| {
             format!(
                 "{SYSTEM_PYTHON} -m pip install --quiet {tool} && VIRTUAL_ENV={VENV} PATH={VENV}/bin:$PATH {run}"

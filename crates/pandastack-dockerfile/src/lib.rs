@@ -89,7 +89,7 @@ impl ParseError {
 }
 
 impl Dockerfile {
-    /// The stage that a name or number means; `None` if there is none.
+    /// The stage with a name or number; `None` if it does not exist.
     pub fn stage(&self, name: &str) -> Option<usize> {
         let wanted = name.to_ascii_lowercase();
         let named = self.stages.iter().position(|stage| stage.name.as_deref() == Some(wanted.as_str()));

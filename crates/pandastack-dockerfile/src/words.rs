@@ -77,7 +77,7 @@ pub fn expand_text(text: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Resul
 struct Reader<'a> {
     rest: &'a str,
     escape: char,
-    /// Whether quotes have their meaning.
+    /// Whether quotes are special.
     quotes: bool,
     /// Number of open `${`.
     depth: usize,

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | control plane, `/files` | `{"code": <status>, "message"}` ([`RestError`]) |
 //! | Connect | `{"code": "<name>", "message"}` ([`RpcError`]), in a stream inside its last frame |
-//! | a sandbox that is not there | `{"sandboxId", "message", "code"}` with 502 ([`SandboxGone`]) |
+//! | a missing sandbox | `{"sandboxId", "message", "code"}` with 502 ([`SandboxGone`]) |
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};

@@ -18,7 +18,7 @@ pub(crate) const FORKS_MAX: u32 = 100;
 pub(crate) const WATCHER_EVENTS_MAX: usize = 4096;
 /// PollResult watchers of all sandboxes. Beyond it: `resource_exhausted`.
 pub(crate) const WATCHERS_MAX: usize = 1024;
-/// Seconds after which a watcher that nobody polls is removed.
+/// Seconds without a poll after which a watcher is removed.
 pub(crate) const WATCHER_IDLE_SECONDS: u64 = 300;
 /// Answer of the native API that is read whole. Beyond it: 502.
 pub(crate) const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;

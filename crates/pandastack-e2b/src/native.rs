@@ -57,7 +57,7 @@ pub trait Directory: Send + Sync {
         id: &SandboxId,
         from: Option<IpAddr>,
     ) -> Result<Option<Access>, DirectoryUnavailable>;
-    /// Refuses an API key that is not good, or not at that address. Counts wrong ones.
+    /// Refuses an API key that is invalid, or not allowed from that address. Counts invalid keys.
     async fn check_key(&self, key: &str, from: Option<IpAddr>) -> pandastack_types::Result<()>;
     /// Returns whether a client at an address may try a credential, given its failed attempts.
     fn admits(&self, from: Option<IpAddr>) -> bool;
@@ -232,7 +232,7 @@ impl Caller {
         read_all(self.send(request.map_err(NativeError::bad_response)?).await?).await
     }
 
-    /// Opens a stream, or any answer that is not read whole.
+    /// Opens a stream, or any response that is not read whole.
     pub(crate) async fn open(&self, path: &str) -> NativeResult<Response> {
         let request = Request::builder().uri(path).body(Body::empty());
         self.send(request.map_err(NativeError::bad_response)?).await

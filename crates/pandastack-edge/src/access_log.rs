@@ -122,8 +122,8 @@ pub struct Entry {
 #[derive(Default)]
 struct Lines {
     bytes: Vec<u8>,
-    /// The last second of which there is a line, as it stands there: making it costs more than the
-    /// rest of a line.
+    /// The formatted time of the last line's second, cached: formatting it costs more than the rest
+    /// of a line.
     second: String,
     second_number: i64,
 }

@@ -137,7 +137,8 @@ impl RouteSource for ControlRoutes {
     }
 
     async fn find_name(&self, name: &str) -> Result<Option<AppRoute>, RouteUnavailable> {
-        // Only what can be in a host name: anything else is nobody's, and must not become another path.
+        // Only characters of host names: any other name belongs to no app, and must not form
+        // another path.
         if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte)) {
             return Ok(None);
         }

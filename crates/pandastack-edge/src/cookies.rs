@@ -29,7 +29,7 @@ fn needs_change(value: &HeaderValue, is_own_domain: bool) -> bool {
     is_ours(value.as_bytes()) || (!is_own_domain && attributes(value.as_bytes()).any(is_domain))
 }
 
-/// The cookie without `Domain`; `None` for one that is not a guest's to set.
+/// The cookie without `Domain`; `None` for a cookie that a guest may not set.
 fn confined(value: &HeaderValue) -> Option<HeaderValue> {
     let bytes = value.as_bytes();
     if is_ours(bytes) {

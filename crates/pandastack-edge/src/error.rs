@@ -165,8 +165,7 @@ impl EdgeError {
         }
         tracing::debug!(request_id, error = ?self, "the edge responded itself");
         if matches!(self, EdgeError::Malformed(_) | EdgeError::TooSlow) {
-            // What follows a head that can be read in two ways may be read in two ways too, and a
-            // body that stopped has no end.
+            // Bytes after an ambiguous head are ambiguous too, and a stalled body has no known end.
             answer.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if let Some(seconds) = self.code().retry_after_seconds() {

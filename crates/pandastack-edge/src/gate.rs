@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Must hold: a resource is opened once, however many requests wait for it; an opening continues
-//! even if the request that began it went away; at most [`HELD_REQUESTS_MAX`] wait, none longer
-//! than [`HELD_WAIT`]. The caller decides what to open, and how.
+//! even if the request that started it was cancelled; at most [`HELD_REQUESTS_MAX`] wait, none
+//! longer than [`HELD_WAIT`]. The caller decides what to open, and how.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -182,7 +182,7 @@ impl<T: Openable, E: Clone + Send + Sync + 'static> Drop for Reset<'_, T, E> {
     }
 }
 
-/// A place among those who wait.
+/// A slot in the count of waiting requests.
 struct WaitSlot<'a>(&'a AtomicUsize);
 
 impl Drop for WaitSlot<'_> {

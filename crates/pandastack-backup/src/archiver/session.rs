@@ -137,7 +137,7 @@ impl Work {
         }
     }
 
-    /// Receives and archives until there is nothing more, or a stop is requested.
+    /// Receives and archives until the server ends the stream, or a stop is requested.
     async fn receive(
         &self,
         stream: &mut WalStream,
@@ -164,7 +164,7 @@ impl Work {
                     if heard.elapsed() >= SILENCE_MAX {
                         return Err(ArchiverError::Silent);
                     }
-                    // The answer to it says that the server is there, and that there is nothing more.
+                    // The reply shows that the server is alive and how far its log goes.
                     stream.confirm(writer.received(), writer.archived(), true).await?;
                     status_due = Instant::now() + STATUS_INTERVAL;
                 }
@@ -305,8 +305,8 @@ impl Work {
         });
     }
 
-    /// Records that everything that was received is archived. That there is nothing more is well too; only
-    /// that nothing more came yet is not: a server answers before it sends.
+    /// Records that everything received is archived. The error is cleared only once the server's
+    /// log has no more to send (`lag_bytes` is 0): a server answers before it sends log.
     fn note_archived(&self, writer: &LogWriter) {
         self.note_put(writer);
         self.status.send_modify(|status| {

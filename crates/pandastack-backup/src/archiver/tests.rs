@@ -137,7 +137,7 @@ async fn prove(stream: &mut DuplexStream) -> std::io::Result<()> {
     stream.write_all(&authentication(10, "SCRAM-SHA-256\0\0")).await?;
     let (_, first) = receive(stream).await?;
     let first = String::from_utf8_lossy(&first).into_owned();
-    // The mechanism's name and a length come before it, and `n,,` is not signed.
+    // The mechanism's name and a length precede it; `n,,` is not signed.
     let bare = first.split_once("n,,").unwrap().1;
     let nonce = bare.split_once("r=").unwrap().1;
     let verifier = pandastack_postgres::scram_verifier(PASSWORD);
@@ -271,7 +271,7 @@ async fn an_unreachable_archive_is_reported_until_it_recovers() {
     let before = server.sessions();
     server.write(100_000);
     let since = await_status(&mut status, |status| status.failing_since.is_some()).await.failing_since;
-    // Through all attempts, at the beginning of which the server says that it is there.
+    // Through all attempts, although the server responds at the start of each.
     while server.sessions() < before + 3 {
         tokio::time::timeout(WAIT, status.changed()).await.expect("tried in time").unwrap();
         let seen = status.borrow_and_update().clone();

@@ -30,7 +30,7 @@ pub enum WalMessage {
         sent: Lsn,
         /// When, by its clock.
         sent_at: Timestamp,
-        /// Whether the server wants a status at once.
+        /// Whether the server requests an immediate status update.
         wants_status: bool,
     },
     /// The stream ended: the timeline ended, or the server stops. [`WalStream::finish`] tells
@@ -69,7 +69,7 @@ impl WalStream {
                     self.copy_done = true;
                     return Ok(WalMessage::Done);
                 }
-                // A server that stops says so without ending the copy.
+                // A stopping server sends this without ending the copy.
                 b'C' => return Ok(WalMessage::Done),
                 b'E' => return Err(refused_log(self.last, SqlError::parse(&body))),
                 _ => {}

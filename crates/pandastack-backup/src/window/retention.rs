@@ -44,7 +44,8 @@ impl Catalog {
             Entry::History(_) => false,
         };
         let listed = self.listed.iter().filter(|listed| expired(&listed.entry, listed.put_at));
-        // The description goes first: whoever is interrupted must not leave a base that has lost its parts.
+        // Descriptions are deleted first: an interrupted deletion must not leave a base that has
+        // lost its parts.
         let mut expired: Vec<Entry> = listed.map(|listed| listed.entry.clone()).collect();
         expired.sort_by_key(|entry| !matches!(entry, Entry::Base { .. }));
         expired

@@ -132,7 +132,7 @@ fn timelines_are_followed_where_they_branch_off() {
     let early =
         Catalog { parents: catalog.parents.clone(), ..super::tests::catalog(&[base(1, 100)], &log, 300) };
     assert_eq!(early.chain(&early.bases[0]).end, switch);
-    // A branch that begins where the old line never got is none.
+    // A timeline that starts beyond the end of the old one is not followed.
     catalog.parents.insert(Timeline(2), (Timeline(1), Lsn(switch.0 + 1)));
     assert_eq!(catalog.chain(&catalog.bases[0]).timeline, Timeline(1));
 }

@@ -1,4 +1,4 @@
-//! A server's backup comes back from every store that an address can name.
+//! A server's backup can be restored from every kind of store.
 
 use pandastack_backup::{Archive, Catalog, Key, Target, take_base};
 

@@ -154,7 +154,7 @@ fn append(path: &Path, lines: &[AuditLine]) -> std::io::Result<()> {
     file.sync_data()
 }
 
-/// The id of the last whole line; 0 if there is none.
+/// The id of the last complete line; 0 if the file has none.
 fn last_id(file: &mut File) -> std::io::Result<i64> {
     let length = file.metadata()?.len();
     let start = length.saturating_sub(TAIL_BYTES);

@@ -21,7 +21,7 @@ pub struct GroupRole {
     pub workspace: WorkspaceId,
     /// The role.
     pub role: Role,
-    /// Whether it also allows managing the installation.
+    /// Whether the role also allows managing the installation.
     pub operator: bool,
 }
 
@@ -89,7 +89,7 @@ pub(super) fn changes(
     let (bound, invited): (Vec<_>, Vec<_>) =
         known.into_iter().partition(|member| member.identity.as_ref() == Some(&identity));
     let mut found = BTreeMap::new();
-    // Whoever is bound goes before an invitation to the same address.
+    // A bound member takes precedence over an invitation to the same address.
     for member in bound.into_iter().chain(invited) {
         found.entry(member.workspace.clone()).or_insert(member);
     }

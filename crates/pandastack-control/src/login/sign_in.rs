@@ -48,7 +48,7 @@ pub(super) async fn open(
             updated => {
                 updated?;
                 if !before.contains(&rights(&member)) {
-                    // What is open was opened with other rights.
+                    // Open sessions were started with other rights.
                     for prefix in super::sessions_of(services, &member.workspace, &member.id).await? {
                         services.keys.revoke(&prefix);
                     }

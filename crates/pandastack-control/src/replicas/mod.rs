@@ -42,7 +42,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
-/// Interval at which a session proves that it is alive; a free leadership is noticed as fast.
+/// Interval of a session's heartbeats, and of checks for a vacant leadership.
 const BEAT_EVERY: Duration = Duration::from_secs(1);
 /// A session that takes longer to answer is lost.
 const BEAT_MAX: Duration = Duration::from_secs(2);
@@ -104,8 +104,7 @@ enum End {
     Lost(StoreError),
 }
 
-/// Runs the replica until it is told to leave. `leads`: the session leads already, and is the first to
-/// lead.
+/// Runs the replica until it leaves. `leads`: the session already leads, as the first leader.
 pub(crate) async fn run(
     member: &Member,
     mut session: Box<dyn Session>,

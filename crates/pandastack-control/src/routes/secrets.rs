@@ -31,7 +31,7 @@ pub(crate) async fn reload(
 ) -> ApiResult<Json<SecretStatus>> {
     signer(&services.link, &request.into_parts().0)?;
     let owned = Arc::clone(&services);
-    // Goes on if the client goes away.
+    // Continues if the client disconnects.
     Ok(Json(services.background.owned(async move { use_file(&owned).await }).await?))
 }
 

@@ -175,7 +175,7 @@ async fn concurrent_duplicate_deliveries_start_one_deployment() {
         let answers = futures::future::join_all(sent).await;
         let begun = answers.iter().filter(|answer| answer.status == 202).count();
         assert_eq!(begun, 1, "{:?}", answers.iter().map(|answer| &answer.json).collect::<Vec<_>>());
-        // Others are told that it was taken, or is being taken and may be sent again.
+        // The others learn that it was processed, or is being processed and may be retried.
         assert!(answers.iter().all(|answer| [200, 202, 503].contains(&answer.status)));
     }
     assert_eq!(world.count("SELECT COUNT(*) FROM deployments").await, 8);

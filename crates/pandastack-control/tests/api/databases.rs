@@ -77,7 +77,7 @@ async fn a_crash_during_create_fails_the_database() {
     eventually("no machine is left", || async { agent.ids().is_empty() }).await;
 }
 
-/// A failover that was cut off: the record has the last word, whatever was written of the takeover.
+/// An interrupted failover: the record decides, however far the takeover got.
 #[tokio::test]
 async fn a_crash_during_failover_keeps_the_recorded_machine() {
     let mut world = World::start().await;

@@ -170,7 +170,7 @@ async fn failing_and_forced_steps_are_identified_by_number() {
     assert_eq!(build(steps(true)).await.0["status"], "ready");
     assert_eq!(names()[4..], ["two", "three"], "from the first forced step on");
 
-    // A base that is not there is the base's failure.
+    // A missing base is reported as a failure of the step `base`.
     let ids = begin(&world, json!({"name": "mine"})).await;
     start(&world, &ids, json!({"fromTemplate": "nothing", "steps": [run("one", false)]})).await.expect(202);
     assert_eq!(followed(&world, &ids).await.0["reason"]["step"], "base");

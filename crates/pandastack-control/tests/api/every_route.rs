@@ -311,7 +311,7 @@ async fn a_viewer_reads_no_contents_and_changes_nothing() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert_eq!(contents(&world).await, before);
     let calls = agent.lock().seen[seen..].to_vec();
-    // What an agent is asked for by GET, and a viewer may see, is what it knows without the machine.
+    // A GET that viewers may cause reads only the agent's own state, and does not wake the machine.
     let waking = calls.iter().filter(|call| !call.starts_with("GET "));
     assert_eq!(waking.count(), 0, "{calls:?}");
 }

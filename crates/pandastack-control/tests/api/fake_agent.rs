@@ -63,7 +63,7 @@ pub struct Inner {
     /// Data calls that arrived: method, and path with query.
     pub seen: Vec<String>,
     pub build_lines: Vec<String>,
-    /// Whether the agent is cut off in both directions: killed, and not restarted yet.
+    /// Whether the agent is unreachable in both directions: killed, and not restarted yet.
     pub is_down: bool,
     /// Clock that dates its reports.
     pub clock: Clock,
@@ -155,7 +155,7 @@ impl FakeAgent {
         self.printed.send_replace(text.to_owned());
     }
 
-    /// Returns whether a call to a path arrived, whatever its query.
+    /// Returns whether a call to a path arrived, with any query.
     pub fn has_seen(&self, method: &str, path: &str) -> bool {
         let call = format!("{method} {path}");
         self.lock().seen.iter().any(|seen| seen.split('?').next() == Some(call.as_str()))
@@ -206,7 +206,7 @@ impl FakeAgent {
         self.send(self.report_now()).await
     }
 
-    /// Reports to a server that may be killed meanwhile.
+    /// Reports to a server that may be killed during the call.
     pub async fn try_report(&self) {
         if self.lock().is_down {
             return;

@@ -105,7 +105,7 @@ async fn unknown_sandboxes_are_forgotten_and_lost_ones_are_marked_failed() {
     eventually("the host is asked", || async { agent.lock().seen.iter().any(|s| s.starts_with("GET ")) })
         .await;
     assert_eq!(world.get(&format!("/v1/sandboxes/{id}")).await.expect(200)["status"], "running");
-    // A host that really lost it says so.
+    // A host that really lost it confirms the loss.
     agent.lock().sandboxes.clear();
     agent.report().await;
     let path = format!("/v1/sandboxes/{id}");

@@ -87,7 +87,8 @@ async fn unknown_resources_return_404_and_wrong_methods_405() {
     for path in ["/v1", "/v1/nope", "/v1/sandboxes/a/b/c/d", "/v3", "/v3/sandboxes"] {
         world.get(path).await.refused(404, "not_found");
     }
-    // For WebSockets of a database driver; a browser is told so.
+    // The path is for WebSockets of a database driver; a plain GET gets an error that explains
+    // this.
     assert_eq!(world.get("/v2").await.status, 400);
     for (method, path) in
         [(Method::PUT, "/v1/sandboxes"), (Method::POST, "/healthz"), (Method::PATCH, "/v1/me")]

@@ -43,7 +43,7 @@ impl LoginProvider {
         Some(Self { issuer, http: client(), _process: process })
     }
 
-    /// What the provider says of a person from now on.
+    /// Sets the claims that the provider sends for a person from now on.
     pub async fn describe(&self, name: &str, claims: Value) {
         let request = self.http.put(format!("{}/accounts/{name}", self.issuer)).json(&claims);
         assert_eq!(request.send().await.unwrap().status(), 204);
@@ -107,7 +107,7 @@ impl<'a> Browser<'a> {
             let mut response = self.ask_provider(self.http.get(&url)).await;
             if location(&response).is_none() {
                 let page = response.text().await.unwrap();
-                // Whoever is still signed in at the provider is only asked to agree.
+                // A person who is still signed in at the provider only has to consent.
                 let form: &[_] = match page.contains("name=\"prompt\" value=\"login\"") {
                     true => &[("prompt", "login"), ("login", name), ("password", "x")],
                     false if page.contains("value=\"consent\"") => &[("prompt", "consent")],

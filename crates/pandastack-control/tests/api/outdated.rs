@@ -49,7 +49,7 @@ impl Frozen {
             verdict: None,
         };
         agent.lock().frozen = HostFrozen {
-            // What a host still lists of one that runs by now is no sleeper's.
+            // The host still lists a sandbox that runs by now; it must not count as sleeping.
             sandboxes: vec![sandbox(&sleeper, &older), sandbox(&current, &today), sandbox(&running, &older)],
             snapshots: vec![FrozenSnapshot {
                 id: snapshot.parse().unwrap(),
@@ -141,7 +141,8 @@ async fn owners_are_notified_before_the_policy_applies() {
     assert_eq!(list["items"][0]["action"], "refuse");
     assert!(list["items"][0]["action_from"].is_string() && list["items"][0]["reported_at"].is_string());
 
-    // It is current again, as after a cold restart: the verdict goes, and nobody is told again.
+    // It is current again, as after a cold restart: the verdict is removed, without another
+    // notification.
     let today = frozen.agent.lock().frozen.current.clone();
     frozen.agent.lock().frozen.sandboxes[0].components = today;
     eventually("no verdict", || async { frozen.verdict().is_none() }).await;

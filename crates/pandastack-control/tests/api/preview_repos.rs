@@ -109,7 +109,7 @@ async fn only_signed_github_hooks_link_an_app_to_its_repository() {
     world.send(gitlab).await.expect(200);
     world.post("/v1/preview-repos", json!({"github_repo_id": 7})).await.expect(200);
     assert_eq!(previews(&world, "shop").await, "off");
-    // Another repository is not the one that was told.
+    // The delivery names a different repository than the one added.
     deliver_github(&world, "shop", "1", "ping", body).await.expect(200);
     assert_eq!(previews(&world, "shop").await, "branches");
     let moved = json!({"git_url": "https://git.example/me/moved", "previews": "off"});

@@ -165,7 +165,7 @@ async fn streams_of_a_revoked_key_are_closed() {
     for stream in others.iter_mut().chain([&mut own]) {
         assert!(stream.is_open(&activity).await, "{} of another key", stream.what);
     }
-    // Revoked by another replica, which this one is not told.
+    // Deleted in the store, as by another replica: this server is not notified.
     world.execute("DELETE FROM tokens WHERE prefix = $1", &[&elsewhere[..12]]).await;
     all_closed(&mut others).await;
     assert!(own.reports(&sandbox(&world, &owner).await).await);

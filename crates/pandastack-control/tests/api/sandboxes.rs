@@ -99,11 +99,11 @@ async fn idempotency_keys_replay_the_first_response() {
     assert_eq!(again.expect(201), first);
     send("k1", json!({"ttl_seconds": 61})).await.refused(409, "idempotency_conflict");
     assert_eq!(agent.ids().len(), 1);
-    // A refusal for capacity is not an answer to keep.
+    // A refusal for lack of capacity is not stored for replay.
     agent.lock().refuse_create.push_back((ErrorCode::NoCapacity, "full"));
     send("k2", json!({})).await.refused(503, "no_capacity");
     send("k2", json!({})).await.expect(201);
-    // One that is being worked on is not begun again.
+    // A request in progress is not started again.
     let gate = std::sync::Arc::new(tokio::sync::Notify::new());
     agent.lock().create_gate = Some(gate.clone());
     let (slow, ()) = tokio::join!(send("k3", json!({})), async {

@@ -168,7 +168,7 @@ struct Simulation {
 
 impl Simulation {
     async fn start(seed: u64) -> Self {
-        // Crashes here are of processes: what a disk forgets is not part of it, and waiting for one would be most of the time.
+        // Only processes crash here, not disks, so the data is in memory: syncing would take most of the time.
         let memory = PathBuf::from("/dev/shm");
         let dir = tempfile::tempdir_in(if memory.is_dir() { memory } else { std::env::temp_dir() }).unwrap();
         let mut dice = Dice::new(seed);
@@ -211,7 +211,7 @@ impl Simulation {
         }
     }
 
-    /// Some time, or none. Whatever it ends is due.
+    /// Advances the clock, or not. Sandboxes that expire become due.
     fn let_time_pass(&mut self) {
         if self.dice.roll(3) == 0 {
             self.server.clock.advance(Duration::from_secs(self.dice.roll(PASSES_MAX)));
@@ -226,7 +226,7 @@ impl Simulation {
         }
     }
 
-    /// Hosts go away and come back; machines die.
+    /// Takes hosts down and up again, and kills machines.
     fn disturb_hosts(&mut self) {
         for agent in &self.agents {
             let mut inner = agent.lock();

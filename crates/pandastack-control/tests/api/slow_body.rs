@@ -1,5 +1,4 @@
-//! Requests whose body is not sent whole at once, and what happens to them when their key is revoked
-//! meanwhile.
+//! Requests whose body arrives slowly, also when their key is revoked before the end.
 
 use std::sync::Arc;
 use std::time::Duration;

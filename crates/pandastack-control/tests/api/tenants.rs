@@ -41,7 +41,8 @@ pub async fn send(world: &World, key: &str, method: Method, path: &str, body: Va
     world.send(request.json(&body)).await
 }
 
-/// What tells hosts that memory is not to be oversold, and whom a machine belongs to.
+/// Hosts learn that they are shared, so that they do not oversell memory, and each machine's
+/// workspace.
 #[tokio::test]
 async fn hosts_are_notified_when_they_are_shared() {
     let world = World::start_with(|config| config.tenancy.allow_emulated = true).await;
@@ -67,7 +68,7 @@ async fn only_operators_manage_workspaces() {
     world.post("/v1/workspaces/none/tokens", json!({})).await.refused(404, "not_found");
     world.post("/v1/workspaces/default/suspend", json!({})).await.refused(409, "conflict");
     world.delete("/v1/workspaces/default").await.refused(409, "conflict");
-    // An owner is none, also not by a key that it makes.
+    // An owner is not an operator, and cannot create an operator key.
     assert_eq!(send(&world, &owner, Method::GET, "/v1/me", json!({})).await.expect(200)["operator"], false);
     for (method, path) in [
         (Method::GET, "/v1/workspaces"),

@@ -25,7 +25,7 @@ async fn at_host(world: &World, host: &str, method: Method, path: &str, body: Op
 #[tokio::test]
 async fn apps_cannot_take_host_names_of_the_api() {
     let (world, _agent) = at_example().await;
-    // Whatever the caller says about where it is.
+    // For any `Host` header that the caller sends.
     for host in ["x.example.com", "panda.example.com", "localhost", "elsewhere.test"] {
         for name in ["panda", "api", "sandbox"] {
             let made = at_host(&world, host, Method::POST, "/v1/apps", Some(json!({"name": name}))).await;

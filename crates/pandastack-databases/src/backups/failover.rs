@@ -62,7 +62,8 @@ async fn prepare(
     machine: &Machine,
     found: &pandastack_backup::Restore,
 ) -> Result<()> {
-    // Not the database's before it takes over, and nobody else's.
+    // Seals the volumes for the next machine: they are not the database's before it takes over, and
+    // no other owner can use them.
     databases.volumes.seal(&machine.record, &Owner::NextDatabase(record.id.clone())).await?;
     let room = machines::storage(databases, record).await.map_or(0, |(room, _)| room);
     restore::run(databases, machine, found, room, &record.id, None).await?;

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!   in the machine: the server wants a file -> `take` names it in `asked`, waits until it is there, and copies it
-//!   here:           looks at `asked` -> takes away what is not wanted now, sends that file and the next few -> looks again
+//!   here:           reads `asked` -> removes files not needed now, sends that file and the next few -> reads it again
 //! ```
 //!
 //! Must hold: however long a log is, only [`AHEAD`] files of it are on the volume at once. A server
-//! gets any file it asks for, also twice and also backwards: it begins with a checkpoint, which may
-//! lie behind the place that it then starts from. Only files outside the restore are refused at
+//! gets any file it requests, repeatedly and in any order: it begins with a checkpoint, which may
+//! come after the position that it then starts from. Only files outside the restore are refused at
 //! once, which is how the server learns that the log has ended; otherwise it would end too early.
 
 use std::collections::BTreeSet;

@@ -33,7 +33,7 @@ const CHECK_EVERY: Duration = Duration::from_secs(30);
 /// connects now.
 const QUIET_AFTER_CREATE: Duration = Duration::from_secs(3);
 /// Delay before the log of a woken machine is followed, for the same reason. With the login and the
-/// archiver's own wait, data written meanwhile is archived within the promised 5 s.
+/// archiver's own wait, data written before that is archived within the promised 5 s.
 const QUIET_AFTER_WAKE: Duration = Duration::from_millis(1500);
 /// Longest pause until a keeper looks at its archive again.
 const CHECK_ARCHIVE_EVERY: Duration = Duration::from_secs(60 * 60);
@@ -94,7 +94,7 @@ impl BackupTasks {
         Ok(pause)
     }
 
-    /// Ends keepers, and says so when they write into no archive any more.
+    /// Ends keepers, and notifies waiters once they no longer write into an archive.
     async fn end(&mut self, is_over: impl Fn(&DatabaseId, &BackupTask) -> bool) {
         let over: Vec<DatabaseId> =
             self.all.iter().filter(|(id, keeper)| is_over(id, keeper)).map(|(id, _)| id.clone()).collect();
@@ -268,7 +268,7 @@ async fn archive_recovered(mut log: watch::Receiver<Status>) {
 
 /// Time for which a database is still left alone.
 fn remaining_quiet_time(record: &DatabaseRecord, now: Timestamp) -> Duration {
-    // The clock may have been set back meanwhile; nothing waits for that.
+    // If the clock was set back, do not wait longer than usual.
     let age = Duration::try_from(now.duration_since(record.created_at)).unwrap_or(QUIET_AFTER_CREATE);
     QUIET_AFTER_CREATE.saturating_sub(age)
 }
@@ -304,8 +304,8 @@ pub(super) async fn take(
         other => Error::new(ErrorCode::GuestUnavailable, pandastack_types::chain(&other)),
     })?;
     tracing::info!(database = %id, label = base.label, bytes = base.tar_bytes, "taking a base backup");
-    // The machine is awake, and its log, which has this too, is backed up. Not being told is no
-    // reason to have no backup.
+    // The machine is awake, and its log, which includes this, is archived. A failure here must not
+    // fail the backup.
     if let Err(error) = reset::record_revision(databases, id, sandbox).await {
         tracing::debug!(
             database = %id, error = %chain(&error),

@@ -1,12 +1,12 @@
 //! Restores a database server from the archive.
 //!
 //! ```text
-//!   machine like a new database's -> its server stopped, its data gone -> base unpacked, recovery asked for
-//!     -> the server recovers, with the log that it is handed, and goes on by itself -> passwords of its own
+//!   machine like a new database's -> its server stopped, its data gone -> base unpacked, recovery set up
+//!     -> the server recovers with the log that it is fed, and promotes itself -> its own passwords
 //! ```
 //!
 //! Must hold: a request for an instant that cannot be restored fails before anything is created; a
-//! restore that fails later leaves a record that says why, and no machine.
+//! restore that fails later leaves a record with the reason, and no machine.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -130,7 +130,7 @@ async fn backups_of(databases: &ManagedDatabases, record: &DatabaseRecord) -> Re
 const LOST: &str = "WAL was lost before it was archived, so later times cannot be restored until the next \
      base backup is complete; it starts while the database is awake, or run `pandastack db backup`";
 
-/// Reason why there is nothing to restore yet.
+/// Reason why a database has no base backup yet.
 fn missing_base(asleep: bool) -> &'static str {
     match asleep {
         true => "there is no base backup yet; wake the database, or run `pandastack db backup`, to take one",

@@ -208,7 +208,7 @@ fn refresh(package: &Package, manager: &PackageManager) -> Option<String> {
     if manager.kind.copies_directories() && package.names_directory() {
         return Some(format!("rm -rf node_modules && {}", manager.install()));
     }
-    // Berry leaves `prepare` to whoever publishes.
+    // Berry runs `prepare` only on publishing.
     let runs: &[&str] = match manager.kind {
         PackageManagerKind::Berry => &["install", "postinstall"],
         _ => &["install", "postinstall", "prepare"],

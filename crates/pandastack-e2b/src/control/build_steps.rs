@@ -36,7 +36,7 @@ struct Step {
     force: Option<bool>,
 }
 
-/// What a build starts from.
+/// The base of a build.
 #[derive(Debug, Clone)]
 pub(super) struct Base {
     /// Name of the template.

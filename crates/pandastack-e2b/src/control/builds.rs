@@ -149,7 +149,7 @@ async fn translate(caller: &Caller, wanted: StartRequest) -> RestResult<StartBui
     let config = match found {
         Some(template) if template.is_global => None,
         Some(template) => Some(template.version.map(|version| version.config).unwrap_or_default()),
-        // The build says that it is not there.
+        // The build reports the missing base.
         None => Some(ImageConfig::default()),
     };
     build_steps::translate(wanted, &Base { from: TemplateRef::of(&from).native(), config })

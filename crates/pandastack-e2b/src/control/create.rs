@@ -159,8 +159,7 @@ async fn post(caller: &Caller, headers: &HeaderMap, create: &CreateSandbox) -> R
     })
 }
 
-/// Closes the sandbox's ports to those without its token, and returns the token. A sandbox that stays open
-/// is not given out.
+/// Makes the sandbox's ports private, and returns their token. Fails if the ports stay open.
 async fn make_private(caller: &Caller, sandbox: &Sandbox) -> RestResult<Value> {
     let path = paths::preview(&sandbox.id);
     let body = serde_json::json!({ "visibility": "private" });

@@ -66,7 +66,7 @@ pub(super) fn detail(sandbox: &Sandbox, token: Option<String>, on_timeout: OnTim
     detail
 }
 
-/// `running` or `paused`; there is nothing else.
+/// `running` or `paused`; E2B has no other states.
 pub(super) fn state(sandbox: &Sandbox) -> &'static str {
     if is_paused(sandbox) { "paused" } else { "running" }
 }

@@ -4,7 +4,8 @@
 //!   message: 0x00, length (4 bytes, big-endian), JSON        end: 0x02, length, {} or {"error": {"code", "message"}}
 //! ```
 //!
-//! Every stream ends with the end frame, whatever happened: a client that misses it reports a broken connection.
+//! Every stream ends with the end frame, also after an error: a client that misses it reports a
+//! broken connection.
 
 use std::time::Duration;
 

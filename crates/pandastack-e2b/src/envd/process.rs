@@ -119,7 +119,7 @@ fn not_started(error: NativeError) -> RpcError {
 fn translate(wanted: Start, user: &User, pace: Pace) -> StartProcess {
     let Config { cmd, args, envs, cwd } = wanted.process;
     let argv = std::iter::once(cmd).chain(args).collect();
-    // The stream keeps the exact time; this one holds when nobody follows any more.
+    // The stream enforces the exact timeout; this one applies when no client follows any more.
     let seconds = pace.timeout.map(|timeout| timeout.as_millis().div_ceil(1000) + 1);
     let seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());
     StartProcess {

@@ -21,7 +21,7 @@ impl Selector {
         self.pick(list.processes)
     }
 
-    /// The same among those that run.
+    /// The same among running processes.
     pub(super) async fn find_running(&self, session: &Session) -> RpcResult<Process> {
         let process = self.find(session).await?;
         if process.state == ProcessState::Running { Ok(process) } else { Err(self.missing()) }

@@ -82,7 +82,7 @@ fn translate(directory: &str, change: &FileChange) -> Vec<Value> {
             let created = change.to.as_deref().map(|to| named(to, "EVENT_TYPE_CREATE"));
             return std::iter::once(named(&change.path, "EVENT_TYPE_RENAME")).chain(created).collect();
         }
-        // There is no word for it; the directory itself was touched.
+        // E2B has no event type for an overflow; report a write to the directory itself.
         ChangeKind::Overflow => "EVENT_TYPE_WRITE",
     };
     vec![named(&change.path, kind)]

@@ -1,7 +1,8 @@
 //! Watches that a client polls: `CreateWatcher`, `GetWatcherEvents`, `RemoveWatcher`.
 //!
-//! Watchers are the only state that this crate keeps between calls. They live in this process: after a
-//! restart they are not found, as after a restart of E2B's daemon. A watcher that nobody polls is removed.
+//! Watchers are the only state that this crate keeps between calls. They live in this process:
+//! after a restart they are not found, as after a restart of E2B's daemon. A watcher that is not
+//! polled is removed.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -60,7 +60,8 @@ struct Execution {
     events: Events,
     lines: VecDeque<Bytes>,
     is_over: bool,
-    /// The sandbox was deleted meanwhile. A connection that breaks makes clients ask whether it is there.
+    /// The sandbox was deleted during the execution. A broken connection makes clients check
+    /// whether the sandbox still exists.
     is_gone: bool,
 }
 

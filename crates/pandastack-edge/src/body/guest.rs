@@ -20,7 +20,7 @@ struct Cut;
 
 /// The source of a guest's response.
 pub(crate) enum Source {
-    /// A connection that carries nothing else meanwhile, which this body drives.
+    /// An exclusive connection, which this body drives.
     Upstream(Box<Upstream>),
     /// A shared HTTP/2 connection, which has a task.
     Shared(Incoming),
@@ -56,9 +56,9 @@ impl GuestBody {
         }
     }
 
-    /// Returns whether the body is an event stream that may last for ever, so that its end is not
-    /// awaited. A page sent in pieces is awaited, and so is a conversation: an incomplete request,
-    /// a gRPC call.
+    /// Returns whether the body is an event stream that may last forever, so that its end is not
+    /// awaited. A page sent in pieces is awaited, and so is a bidirectional exchange: an incomplete
+    /// request, a gRPC call.
     fn may_last_for_ever(&mut self) -> bool {
         match &mut self.source {
             Source::Upstream(upstream) => self.is_events && upstream.body_mut().is_none(),

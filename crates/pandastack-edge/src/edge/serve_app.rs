@@ -77,8 +77,8 @@ impl Edge {
         }
     }
 
-    /// The answer to a request that no further machine of an app gets: by the one that a stop cut
-    /// off, if it has one, or why there is none.
+    /// The final response to a request after all of an app's machines were tried: retries the
+    /// machine that a stop cut off, if any, else reports the failure.
     async fn settle(
         &self,
         request: LoggedRequest,

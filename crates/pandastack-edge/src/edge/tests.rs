@@ -106,7 +106,7 @@ async fn idempotent_requests_interrupted_by_a_stop_are_resent() {
     assert!(refused.headers().contains_key(header::RETRY_AFTER));
 }
 
-/// An app with so many machines, all of which are the program.
+/// An app with `machines` machines, all served by the same program.
 fn app_of(world: &World, machines: usize) -> Instances {
     let sandboxes = (0..machines).map(|_| SandboxId::random()).collect();
     Instances { sandboxes, always: machines, port: world.target.port, own_domain: false }

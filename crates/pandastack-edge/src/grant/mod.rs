@@ -47,7 +47,7 @@ pub struct TrafficGrant {
     moved_ms: AtomicU64,
     /// Whether there was activity since the last report to the agent.
     moved: AtomicBool,
-    /// Whether the agent was last told that the grant is idle.
+    /// Whether the last report to the agent marked the grant idle.
     idle: AtomicBool,
     activity: Notify,
     held: AtomicBool,
@@ -55,7 +55,7 @@ pub struct TrafficGrant {
     drained: Notify,
     /// Ends streams that have nothing in progress.
     closing: CancellationToken,
-    /// Ends whatever is still in progress.
+    /// Ends everything still in progress.
     pub(crate) cut: CancellationToken,
 }
 

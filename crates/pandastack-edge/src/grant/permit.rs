@@ -25,7 +25,7 @@ pub struct Permit {
     is_resting: bool,
     /// Whether the stream waits for its guest.
     is_waiting: bool,
-    /// Whether the guest of this stream takes none of its bytes.
+    /// Whether the guest of this stream has stopped reading.
     is_stuck: bool,
 }
 
@@ -112,7 +112,7 @@ impl Permit {
         self.grant.closing.clone()
     }
 
-    /// Cancelled when whatever is still in progress ends now.
+    /// Cancelled to end everything still in progress.
     pub fn cut(&self) -> CancellationToken {
         self.grant.cut.clone()
     }

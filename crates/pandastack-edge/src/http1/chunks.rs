@@ -12,7 +12,7 @@ use hyper::body::Frame;
 use super::lines::{Malformed, end_of_head, header_map, malformed};
 use crate::limits::HEADER_LINES_MAX;
 
-/// Longest line with a chunk's size and its extensions, which nobody uses.
+/// Longest line with a chunk's size and its extensions, which are not used in practice.
 const SIZE_LINE_BYTES_MAX: usize = 1024;
 /// All trailers of an answer.
 const TRAILER_BYTES_MAX: usize = 16 * 1024;
