@@ -19,7 +19,8 @@ const BUILT: &str = "crates/pandastack-console/pages/built";
 /// Beside them: what they were made of.
 const STAMP: &str = "crates/pandastack-console/pages/built.stamp";
 
-/// Builds the pages. Without npm the program is built without them, and says so when it is asked for them.
+/// Builds the pages. Without npm the program is built without them, and reports that when a page is
+/// requested.
 pub fn build() -> Result<()> {
     let (stamp, root) = (tree::root().join(STAMP), tree::root());
     let sources = fingerprint(root)?;

@@ -30,7 +30,7 @@ impl InFlight {
         InFlightRequest(Arc::clone(self))
     }
 
-    /// Since when there is none.
+    /// Time since which no request is in flight; `None` while one is.
     pub(crate) fn quiet_since(&self) -> Option<Instant> {
         let count = self.lock();
         (count.requests == 0).then_some(count.ended)

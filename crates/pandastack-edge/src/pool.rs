@@ -49,7 +49,7 @@ impl Pools {
                 let mut pools = self.lock();
                 let idle = &mut pools.iter_mut().find(|pool| pool.port == port)?.idle;
                 let Some(newest) = idle.pop_if(|(_, since)| since.elapsed() <= idle_max) else {
-                    // All others are older: a good moment to let go of those that their guest has closed.
+                    // The remaining connections are older: drop those that their guest has closed.
                     idle.retain_mut(|(upstream, _)| upstream.is_silent());
                     return None;
                 };
@@ -84,7 +84,8 @@ impl Pools {
         (!shared.is_closed()).then_some(shared)
     }
 
-    /// The shared HTTP/2 connection of a port, opened if there is none. It ends when `cut` is cancelled.
+    /// The shared HTTP/2 connection of a port, opened on first use. It ends when `cut` is
+    /// cancelled.
     pub(crate) async fn connect_shared(
         &self,
         connector: &Connector,

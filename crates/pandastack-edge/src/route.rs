@@ -49,8 +49,8 @@ pub trait RouteSource: Send + Sync + 'static {
     /// The route of a sandbox; `None` if the sandbox does not exist.
     async fn find(&self, sandbox: &SandboxId) -> Result<Option<Route>, RouteUnavailable>;
 
-    /// The route of a host name, in lowercase and without port; `None` when it is no app's. Answers
-    /// are kept until [`crate::Edge::forget_names`].
+    /// The route of a host name, in lowercase and without port; `None` if it belongs to no app.
+    /// Results are cached until [`crate::Edge::forget_names`].
     async fn find_name(&self, _name: &str) -> Result<Option<AppRoute>, RouteUnavailable> {
         Ok(None)
     }

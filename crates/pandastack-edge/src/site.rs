@@ -62,7 +62,7 @@ impl Site {
         if cached.read == cached.change { Ok(Arc::clone(&cached.route)) } else { Err(cached.change) }
     }
 
-    /// Takes a route of which reading began when so many changes had been told, unless a later one is cached.
+    /// Caches a route whose read began at change count `read`, unless a later one is cached.
     pub(crate) fn renew(&self, route: Route, read: u64) -> Arc<Route> {
         let mut cached = self.cached();
         if read >= cached.read {
@@ -189,7 +189,7 @@ impl Site {
                 HELD_WAIT.as_secs()
             )),
             GateError::Failed(error) => {
-                // Whatever is wrong, the next request looks at the record again.
+                // After any failure, the next request reads the record again.
                 self.invalidate();
                 error
             }
@@ -230,7 +230,8 @@ fn open(
     }
 }
 
-/// The agent is not there, or went away before it answered. Asking for a grant twice does no harm.
+/// Whether the agent is down, or went down before it answered. Requesting a grant twice is
+/// harmless.
 fn is_restart(error: &AgentError) -> bool {
     match error {
         AgentError::Unreachable { .. } | AgentError::ConnectionLost { .. } => true,

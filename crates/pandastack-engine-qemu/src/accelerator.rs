@@ -17,7 +17,7 @@ pub(crate) struct Accelerator {
     pub(crate) processor: &'static str,
     /// Kernel arguments that only this way needs.
     pub(crate) kernel_args: &'static str,
-    /// Whether guests see the host's processor, so that snapshots are bound to that too.
+    /// Whether guests see the host's processor, so that snapshots are also bound to its model.
     pub(crate) host_processor: bool,
 }
 

@@ -1,8 +1,9 @@
 //! Forking a paused machine into many.
 //!
-//! For each child the engine makes the sockets, connects them and accepts the connections itself, so that the child
-//! starts out connected where its parent is: no greeting, no negotiation, no reconnect that the guest could see. The
-//! preloaded library then puts each descriptor where its parent has the corresponding one, whatever its number.
+//! For each child the engine makes the sockets, connects them and accepts the connections itself,
+//! so that the child starts out connected where its parent is: no greeting, no negotiation, no
+//! reconnect that the guest could see. The preloaded library then puts each descriptor at the
+//! number that its parent's counterpart has.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};

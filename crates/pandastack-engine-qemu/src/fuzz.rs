@@ -19,7 +19,7 @@ fn lines_of(bytes: &[u8], piece_bytes: usize) -> Vec<Vec<u8>> {
     found
 }
 
-/// What an emulator says on its control connection. The first byte is the size of the pieces.
+/// Bytes of an emulator on its control connection. The first byte is the size of the pieces.
 pub fn qmp(data: &[u8]) {
     let Some((piece, bytes)) = data.split_first() else { return };
     let lines = lines_of(bytes, bytes.len().max(1));

@@ -40,8 +40,8 @@ pub(crate) struct QemuMachine {
     pub(crate) qmp: Qmp,
     /// Held by operations that change or depend on the run state.
     turn: AsyncMutex<()>,
-    /// Whether the machine is known to be paused: only this handle resumes it, so the emulator need
-    /// not be asked.
+    /// Whether the machine is known to be paused: only this handle resumes it, so no query is
+    /// needed.
     is_paused: AtomicBool,
     guest: Mutex<GuestStream>,
     /// Sizes of durable disks that the devices already have; the others are announced when the
@@ -282,8 +282,8 @@ impl Machine for QemuMachine {
 }
 
 impl QemuMachine {
-    /// Limits the length of files to that of its longest disk. A fork whose disk is not cloned yet keeps its
-    /// parent's limit.
+    /// Limits the file size to that of the machine's largest disk. A fork whose disk is not cloned
+    /// yet keeps its parent's limit.
     pub(crate) fn limit_files(&self) {
         let disk = std::fs::metadata(&self.record.disk).map_or(0, |found| found.len());
         let volumes = self.details.volume_bytes.iter().copied().max().unwrap_or(0);

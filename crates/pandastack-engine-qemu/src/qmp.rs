@@ -69,7 +69,7 @@ impl Qmp {
         Ok(qmp)
     }
 
-    /// Continues a connection that is negotiated already: that of a forked emulator.
+    /// Continues an already negotiated connection, of a forked emulator.
     pub(crate) fn resume(stream: UnixStream) -> Self {
         let stream = Arc::new(stream);
         let (replies_in, replies) = mpsc::channel(REPLIES_MAX);
@@ -109,7 +109,7 @@ impl Qmp {
         result("getfd", reply).map(drop)
     }
 
-    /// Sends a command and waits for its reply, whatever that says.
+    /// Sends a command and waits for its reply, which may be an error.
     async fn exchange(
         &self,
         name: &'static str,
@@ -228,7 +228,7 @@ impl Reader {
         };
         if let Some(name) = message.get("event").and_then(Value::as_str).map(str::to_owned) {
             let data = message.get_mut("data").map(Value::take).unwrap_or_default();
-            // No receiver is no error: events matter only to whoever waits for one.
+            // A missing receiver is fine: events matter only to waiting callers.
             let _ = self.events.send(Event { name, data });
             return Ok(());
         }

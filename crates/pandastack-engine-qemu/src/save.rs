@@ -1,6 +1,7 @@
 //! Saves a paused machine to files.
 //!
-//! Memory is copied after device state, so that whatever saving a device writes into guest memory is in the copy.
+//! Memory is copied after device state, so that the copy includes everything that saving a device
+//! writes into guest memory.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd;

@@ -11,7 +11,7 @@ const WINDOW: Duration = Duration::from_millis(100);
 /// Tries of each look; the one that was interrupted least counts.
 const TRIES: usize = 32;
 
-/// Kernel argument that states the rate; `None` where the machine has no such counter.
+/// Kernel argument for the counter's rate; `None` if the machine has no counter.
 pub(crate) fn kernel_arg() -> Option<String> {
     let (from, to) = (sample_clock()?, {
         #[expect(clippy::disallowed_methods, reason = "measures over a fixed time")]

@@ -5,8 +5,8 @@
 //! function of the test. Deterministic: no clock, no process, no randomness. Any call can be told to fail.
 //!
 //! Invariants: guest code makes no step while its machine is paused, and machines live until they
-//! are killed or [crash](FakeEngine::crash), whoever still holds a handle. Adoption works within
-//! one engine value (and its clones), which stands for the host.
+//! are killed or [crash](FakeEngine::crash), regardless of open handles. Adoption works within one
+//! engine value (and its clones), which represents the host.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -154,7 +154,7 @@ impl FakeEngine {
         self.host.lock().machines.len()
     }
 
-    /// Ends a machine as if its process had crashed; `false` when there is none of that process id.
+    /// Ends a machine as if its process had crashed; `false` if no machine has that process id.
     pub fn crash(&self, pid: u32, reason: &str) -> bool {
         self.host.end(pid, reason)
     }

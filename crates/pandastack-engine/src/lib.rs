@@ -208,7 +208,7 @@ pub struct MachineRecord {
     pub base_memory: PathBuf,
     /// Confinement of the process.
     pub confinement: Confinement,
-    /// Whatever else the engine needs; opaque to everyone else.
+    /// Other data of the engine; opaque to everyone else.
     pub engine: serde_json::Value,
 }
 
@@ -297,16 +297,16 @@ pub trait Engine: Send + Sync + 'static {
     /// Starts a machine from a snapshot; paused at the instant it was saved.
     async fn restore(&self, restore: Restore) -> Result<Arc<dyn Machine>>;
 
-    /// Starts an empty process ahead, for a machine that is restored into it later. Only where
-    /// [`Capabilities::spares`] says so.
+    /// Starts an empty process ahead, for a machine that is restored into it later. Requires
+    /// [`Capabilities::spares`].
     async fn spare(&self, files: SpareFiles) -> Result<Spare> {
         let _ = files;
         let reason = "its processes start with their machine".to_owned();
         Err(EngineError::Unsupported { action: "start a process ahead", reason })
     }
 
-    /// Takes over a machine whose agent is gone, in whatever state it is. Fails with [`EngineError::Exited`] when its
-    /// process no longer runs.
+    /// Takes over a machine whose agent is gone, in its current state. Fails with
+    /// [`EngineError::Exited`] when its process no longer runs.
     async fn adopt(&self, record: MachineRecord) -> Result<Arc<dyn Machine>>;
 }
 
@@ -316,7 +316,7 @@ pub trait Engine: Send + Sync + 'static {
 pub struct Pause {
     /// Sent when the files of the children are ready.
     pub ready: oneshot::Sender<()>,
-    /// Received when the machine is paused; nothing is copied before. If it is dropped, there is no fork.
+    /// Received when the machine is paused; nothing is copied before. If dropped, the fork is cancelled.
     pub begun: oneshot::Receiver<()>,
     /// Received, or dropped, when everything that must match its memory, such as disks, is copied. Then the machine
     /// may resume.

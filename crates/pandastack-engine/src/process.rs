@@ -72,7 +72,7 @@ impl Process {
         let gone = || EngineError::Exited(format!("process {pid} is no longer there"));
         let id = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
         let pidfd = pidfd_open(id, PidfdFlags::empty()).map_err(|_| gone())?;
-        // In this order: the descriptor pins the process, so the start time read now is that of the one pinned.
+        // In this order: the descriptor pins the process, so the start time read now belongs to it.
         match self::started_ticks(pid) {
             Ok(ticks) if ticks == started_ticks => Self::attach(Arc::new(pidfd), tasks).map_err(|_| gone()),
             _ => Err(gone()),
@@ -177,7 +177,8 @@ impl Drop for KillOnDrop {
     }
 }
 
-/// Whether a process runs. If so, its id was its own until now: an id gets a new owner only after the end.
+/// Whether a process runs. If so, its id has not been reused: that happens only after the process
+/// ends.
 pub fn is_running(pidfd: BorrowedFd<'_>) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     let mut watched = [PollFd::new(&pidfd, PollFlags::IN)];
@@ -222,7 +223,7 @@ fn parse_started_ticks(stat: &str) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
-/// The limit in the kernel's table of limits; none if there is none.
+/// The limit in the kernel's table of limits; `None` if it is missing or unlimited.
 fn parse_file_bytes(limits: &str) -> Option<u64> {
     let row = limits.lines().find_map(|line| line.strip_prefix("Max file size"))?;
     row.split_ascii_whitespace().next()?.parse().ok()

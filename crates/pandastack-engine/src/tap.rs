@@ -33,7 +33,7 @@ pub fn check(tap: BorrowedFd<'_>) -> Result<String> {
 
 /// The network namespace that a tap is in.
 pub fn namespace(tap: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    // SAFETY: the call takes no argument and returns a new descriptor, which nobody else owns.
+    // SAFETY: the call takes no argument and returns a new descriptor without another owner.
     unsafe {
         match libc::ioctl(tap.as_raw_fd(), libc::TUNGETDEVNETNS, 0) {
             fd if fd >= 0 => Ok(OwnedFd::from_raw_fd(fd)),

@@ -226,7 +226,7 @@ pub fn encode(kind: Kind, payload: &[u8]) -> Vec<u8> {
 
 /// A frame with JSON in it.
 pub fn encode_json<T: Serialize>(kind: Kind, value: &T) -> Vec<u8> {
-    // Plain structs of text and numbers: there is nothing in them that JSON cannot say.
+    // Plain structs of text and numbers, which JSON can always represent.
     encode(kind, &serde_json::to_vec(value).unwrap_or_default())
 }
 

@@ -121,7 +121,7 @@ fn names_local_files(manifest: &[u8]) -> bool {
     text.lines().any(local)
 }
 
-/// The form that is kept: a gzip-compressed tar archive, whatever was uploaded.
+/// Converts an upload to the stored form, a gzip-compressed tar archive.
 pub(crate) fn kept(bytes: Vec<u8>) -> Result<Vec<u8>, BundleRefused> {
     if zip_bundle::is_zip(&bytes) { zip_bundle::to_tar(&bytes) } else { Ok(bytes) }
 }

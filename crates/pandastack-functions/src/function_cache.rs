@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use pandastack_store::functions::{FunctionRecord, FunctionStore};
 use pandastack_types::{Error, FunctionId, Result, WorkspaceId};
 
-/// Time for which a function is not looked up again.
+/// Time for which a function is cached.
 const REMEMBERED: Duration = Duration::from_secs(5);
 /// Functions remembered at once; beyond it all are forgotten and looked up again.
 const REMEMBERED_MAX: usize = 1000;

@@ -1,8 +1,8 @@
 //! Functions as local processes: the platform's runtime, bootstraps and events, without isolation.
 //!
 //! The same runtime runs here as in a machine, so functions behave the same; but there is no
-//! machine around it. The handler has the developer's files, network and packages, dependencies are
-//! those that are installed, and nothing is recorded.
+//! machine around it. The handler has the developer's files, network and installed packages, and
+//! nothing is recorded.
 //!
 //! Invariants: processes end with the runtime that was started here; a handler that hangs, crashes
 //! or cannot be imported is reported, and restarted by the caller.
@@ -250,8 +250,8 @@ fn free_ports() -> std::io::Result<(u16, u16)> {
     Ok((one.local_addr()?.port(), other.local_addr()?.port()))
 }
 
-/// Serves whatever runs at the time, over HTTP: any request is one to the function's URL; one with `X-Invocation-Type` has
-/// the event as its body.
+/// Serves the current runtime over HTTP: every request is handled as one to the function's URL;
+/// with `X-Invocation-Type`, its body is the event.
 pub fn local_router(running: watch::Receiver<Option<Arc<LocalRuntime>>>) -> Router {
     Router::new().fallback(serve).with_state(running)
 }

@@ -66,7 +66,7 @@ pub(crate) async fn put(
 pub(crate) async fn recover(functions: &Functions) -> Result<()> {
     for mut record in functions.run_store.runs_interrupted().await? {
         if record.run.dead_letter {
-            // The receiver may have been told already.
+            // The receiver may have been notified already.
             record.due_at = Some(now());
             functions.run_store.put_runs(&[record]).await?;
             continue;
@@ -148,7 +148,7 @@ async fn begin_due(
             if in_flight.is_full(&record.run.function_id) {
                 continue;
             }
-            // Waiting here is right: whatever ends makes room.
+            // Wait for a permit: a call that ends frees one.
             let Ok(permit) = Arc::clone(room).acquire_owned().await else { return Ok(SLEEP_MAX) };
             let (record, most) = begin(functions, record).await?;
             let function = record.run.function_id.clone();

@@ -5,7 +5,8 @@ use pandastack_types::{FunctionId, RunId};
 use serde::Serialize;
 use tokio::sync::broadcast;
 
-/// Lines that a slow follower may lag behind; then it is told how many were left out.
+/// Lines that a slow follower may lag behind; beyond it the follower gets the number of dropped
+/// lines.
 const LINES_BUFFERED_MAX: usize = 256;
 
 /// A line of output.

@@ -68,7 +68,7 @@ pub(crate) fn random_percent() -> u32 {
     }
 }
 
-/// Removes versions that nothing names, beyond those that are kept.
+/// Removes unreferenced versions, except the ones to keep.
 pub(crate) async fn prune(functions: &Arc<Functions>, id: &FunctionId) -> Result<()> {
     let function = functions.store.function(None, id).await?;
     let versions = functions.store.versions(id).await?;

@@ -30,7 +30,8 @@ pub const STREAMS_MAX: usize = 256;
 /// contents of the guest's virtqueue and the host's socket can be left over, both far below this.
 pub const RESYNC_DISCARD_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Output bytes that the guest keeps per process stream for readers that come, or come back, later.
+/// Output bytes that the guest keeps per process stream, for readers that attach or reconnect
+/// later.
 pub const OUTPUT_RING_BYTES: usize = 1024 * 1024;
 
 /// Output that the guest keeps behind what it sent to a reader, for that reader to ask again after its connection broke:

@@ -117,7 +117,7 @@ impl GuestDecoder {
                         self.state = State::Preamble;
                     }
                     None => {
-                        // Keep only what may be the start of a magic that is not whole yet.
+                        // Keep only bytes that may be the start of an incomplete magic.
                         self.start = self.searched;
                         return None;
                     }

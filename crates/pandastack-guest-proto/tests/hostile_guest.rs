@@ -1,8 +1,9 @@
-//! A guest that sends whatever it likes: every call of the host ends, nothing panics, and no more is kept than the limits allow.
+//! A guest that sends arbitrary bytes: every call of the host ends, nothing panics, and memory
+//! stays within the limits.
 //!
-//! Proptest chooses what the guest sends in answer to a set of open calls: frames of any kind on any stream, with messages of
-//! the frozen schema of which single values were replaced, raw bytes, grants. Then the guest closes the channel, and by then
-//! every call must have ended by itself or fail at once.
+//! Proptest generates the guest's replies to a set of open calls: frames of any kind on any stream,
+//! with messages of the frozen schema in which single values are replaced, raw bytes, grants. Then
+//! the guest closes the channel, and by then every call must have ended by itself or fail at once.
 #![cfg(feature = "client")]
 #![allow(clippy::unwrap_used)]
 
@@ -249,7 +250,8 @@ async fn check(script: Vec<GuestAction>) -> Result<usize, String> {
     if !matches!(late, Ok(Err(_))) {
         return Err(format!("a call on a lost connection gives {late:?}"));
     }
-    // A guest that was hung up on may still be writing; it sees the end when nobody holds the connection any more.
+    // The guest may still be writing after the host disconnects; it sees the end once the last
+    // handle is dropped.
     drop(client);
     let played = tokio::time::timeout(PATIENCE, playing).await;
     let played =
@@ -300,7 +302,7 @@ async fn listings_of_one_guest_wait_for_each_other() {
     assert!(ended.iter().all(Result::is_err), "all end with the connection");
 }
 
-/// Handshakes of nonsense: they fail in time, whatever comes.
+/// Invalid handshakes fail in time.
 #[test]
 fn a_malformed_handshake_fails() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

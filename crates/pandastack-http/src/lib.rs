@@ -48,10 +48,10 @@ pub fn builder_trusting(authorities: &[CertificateDer<'static>]) -> ClientBuilde
     with_roots(Arc::new(roots))
 }
 
-/// Why a text is no bundle of certificates.
+/// Reason why a text is not a bundle of certificates.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
-    /// There is nothing to trust in it.
+    /// It contains no certificate.
     #[error("it contains no certificate")]
     Empty,
     /// It is not PEM.
@@ -91,7 +91,8 @@ fn with_roots(roots: Arc<RootCertStore>) -> ClientBuilder {
         Ok(config) => {
             builder.tls_backend_preconfigured(config.with_root_certificates(roots).with_no_client_auth())
         }
-        // Only a provider without cipher suites has no versions. What is not a TLS backend makes the build fail.
+        // Only a provider without cipher suites supports no protocol version. Passing the error as
+        // the TLS backend makes the client's build fail.
         Err(error) => builder.tls_backend_preconfigured(error),
     }
 }

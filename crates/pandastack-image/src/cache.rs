@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! <cache>/images/<key>.ext4      a sealed root filesystem
-//! <cache>/images/<key>.json      its manifest; written last, so it alone says "complete"
+//! <cache>/images/<key>.json      its manifest; written last, so its presence means "complete"
 //! <cache>/kernels/<key>/         vmlinuz, modules, manifest.json
 //! <cache>/work/<key>/            a build in progress; whoever holds the lock may delete what a dead one left
 //! <cache>/locks/<key>            flock: one build of a key at a time, across processes

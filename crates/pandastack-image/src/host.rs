@@ -14,7 +14,8 @@ pub struct HostProgram {
 }
 
 impl HostProgram {
-    /// Whether only building a template or fetching a kernel needs it. A host with prebuilt archives runs without.
+    /// Whether the program is needed only to build a template or fetch a kernel. A host with
+    /// prebuilt archives runs without it.
     pub fn is_for_builds(&self) -> bool {
         BUILDS.contains(&self.needed_for)
     }

@@ -75,7 +75,7 @@ pub struct NetConfig {
     pub name_prefix: String,
     /// Slots kept ready ahead of need.
     pub ready_target: usize,
-    /// Time that [`take`](crate::SlotPool::take) waits for a slot when none is ready.
+    /// Time that [`take`](crate::SlotPool::take) waits for a slot while no slot is ready.
     pub take_deadline: Duration,
     /// Name server that guests' queries are passed on to; `None` takes the host's own from `resolv.conf`.
     pub resolver: Option<SocketAddr>,

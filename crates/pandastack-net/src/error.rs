@@ -49,7 +49,7 @@ pub enum NetError {
         /// The last failure of the maker, or that there was none.
         cause: String,
     },
-    /// The slot is not leased, so nothing can be done to it.
+    /// The slot is not leased, so no operation on it is possible.
     #[error("network slot {0} is not in use")]
     NotInUse(SlotIndex),
     /// [`shutdown`](crate::SlotPool::shutdown) was called.

@@ -1,7 +1,8 @@
 //! The state of a pool and the thread that does its slow work.
 //!
-//! Every index that is not free is in `occupied`, so an index cannot be made twice, whatever else is going on. Slots
-//! that wait to be destroyed may pile up a little while ready ones are missing, since a create may be waiting.
+//! Every index that is not free is in `occupied`, so concurrent work cannot make an index twice.
+//! While ready slots are missing, slots to destroy may pile up a little, since a create may be
+//! waiting.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -38,7 +39,7 @@ pub(crate) struct Shared {
 
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    /// Every index that is not free, whatever its state.
+    /// Every index that is not free, in any state.
     pub(crate) occupied: BTreeSet<SlotIndex>,
     pub(crate) ready: VecDeque<ReadySlot>,
     pub(crate) in_use: BTreeSet<SlotIndex>,
@@ -158,7 +159,7 @@ impl Shared {
         state.destroying = 0;
         match destroyed {
             Ok(()) => state.occupied.retain(|index| !indexes.contains(index)),
-            // Still occupied, so nobody can be given what is left of them.
+            // Still occupied, so that the remains are not leased.
             Err(_) => state.doomed.extend(indexes),
         }
         destroyed
@@ -175,7 +176,8 @@ impl Shared {
         let occupied =
             std::mem::replace(&mut *self.lock(), State { closing: true, ..State::default() }).occupied;
         self.host.run(|| {
-            // Goes on after a failure, and reports the first one: as little as possible is left behind.
+            // Continues after a failure, to leave as little as possible behind; reports the first
+            // failure.
             let mut outcome = Ok(());
             for batch in Vec::from_iter(occupied).chunks(DESTROY_BATCH_MAX) {
                 outcome = outcome.and(slot::destroy(&self.plan, batch));

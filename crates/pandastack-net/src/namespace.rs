@@ -83,7 +83,7 @@ pub(crate) fn is_kept(path: &Path) -> bool {
     statfs(path).is_ok_and(|stat| stat.f_type == libc::NSFS_MAGIC)
 }
 
-/// Unmounts the namespace at `path`. Harmless when there is none.
+/// Unmounts the namespace at `path`. Harmless if it does not exist.
 pub(crate) fn remove(path: &Path) -> Result<()> {
     while is_kept(path) {
         unmount(path, UnmountFlags::DETACH)
@@ -101,7 +101,7 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
 pub(crate) fn prepare_directory(path: &Path) -> Result<()> {
     let share = || mount_change(path, MountPropagationFlags::SHARED | MountPropagationFlags::REC);
     fs::create_dir_all(path).map_err(NetError::io("creating directory", path))?;
-    // Sharing works on mount points only: the first time, the directory is not one yet.
+    // Only mount points can be shared, and at first the directory is not one.
     if share().is_ok() {
         return Ok(());
     }

@@ -1,9 +1,10 @@
 //! A minimal nftables netlink client: one table, its chains, rules and address sets, as one atomic
 //! batch.
 //!
-//! Kept apart from what the rules mean ([`crate::ruleset`]). A batch either takes effect whole or not at all, so
-//! replacing a table leaves no moment without it. Numbers are from `linux/netfilter/nf_tables.h`; attributes are
-//! big-endian, register contents are whatever the packet or the kernel field is.
+//! Independent of the rules' meaning ([`crate::ruleset`]). A batch takes effect as a whole or not
+//! at all, so replacing a table leaves no gap. Numbers are from `linux/netfilter/nf_tables.h`;
+//! attributes are big-endian, register contents have the byte order of the packet or the kernel
+//! field.
 
 mod listing;
 mod rule;

@@ -94,8 +94,8 @@ impl SlotPool {
     /// Prepares the host (forwarding, our table, the namespace directory) and starts filling the pool. Slots
     /// of an earlier agent are left alone until [`SlotPool::adopt`].
     ///
-    /// Blocks for a few milliseconds. The calling thread's network namespace is taken for the host's, and its
-    /// runtime for that of the resolver.
+    /// Blocks for a few milliseconds. The calling thread's network namespace counts as the host's,
+    /// and the resolver runs on its runtime.
     pub fn open(config: NetConfig) -> Result<Arc<Self>> {
         let plan = config.plan()?;
         let (claim, sockets) = host::prepare(&plan)?;
@@ -164,8 +164,9 @@ impl SlotPool {
         true
     }
 
-    /// After an agent restart: leases what running machines still use, with their policies, and dooms
-    /// everything else that was found. Call it once with every slot in use, also when there is none.
+    /// Adopts slots after an agent restart: leases the slots of running machines, with their
+    /// policies, and dooms all others. Call it once with every slot in use, even if the list is
+    /// empty.
     ///
     /// A slot that cannot be given its policy passes nothing from then on: its machine continues without a
     /// network.
@@ -194,9 +195,9 @@ impl SlotPool {
         Ok(adopted)
     }
 
-    /// Sets the policy of an adopted slot, which its predecessor may have recorded but not applied. A slot
-    /// of another version may not take it: its machine is not lost for that, but nothing passes any more.
-    /// `false` when not even that is certain.
+    /// Sets the policy of an adopted slot, which its predecessor may have recorded but not applied.
+    /// If a slot of another version cannot take it, the slot is closed: its machine continues
+    /// without a network. `false` if closing failed too.
     async fn put_in_force(&self, index: SlotIndex, policy: &NetworkPolicy) -> bool {
         let applied = match self.names.register(index, policy, None).await {
             Ok(()) => self.names.change(index, policy, true).await,

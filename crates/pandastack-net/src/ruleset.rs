@@ -1,7 +1,7 @@
 //! The firewall rules: one table on the host, one in every slot's namespace.
 //!
-//! The slot's table knows the guest; the host's table does not trust it to. Each would hold the guest alone
-//! against other slots and the host, so a mistake in one is not an open door.
+//! The slot's table filters the guest; the host's table does not rely on it. Each alone isolates
+//! the guest from other slots and the host, so a mistake in one opens nothing.
 //!
 //! ```text
 //!  from the guest                                       to the guest
@@ -227,8 +227,8 @@ fn add_filters(batch: &mut Batch, plan: &Plan, index: SlotIndex) {
     batch.add_rule("input", answers());
     let proxied = from_guest().redirected().destination_port(IPPROTO_TCP, PROXY_PORT);
     batch.add_rule("input", proxied.accept());
-    // While no agent runs, nobody listens there: connections wait and are retried, instead of failing at
-    // once.
+    // While no agent runs, the ports have no listener: dropping the kernel's refusals makes
+    // connections wait and retry, instead of failing at once.
     batch.add_chain("output", filter(NF_INET_LOCAL_OUT, PRIORITY_FILTER, Policy::Accept));
     batch.add_rule("output", Rule::new().output_link(TAP_NAME).ipv4().refuses_connection().drop());
 

@@ -32,7 +32,7 @@ nix::ioctl_write_ptr!(tun_set_header_bytes, b'T', 216, libc::c_int);
 /// `TUNSETIFF` is declared with the size of an int but takes a pointer to `struct ifreq`.
 const TUNSETIFF: libc::Ioctl = nix::request_code_write!(b'T', 202, size_of::<libc::c_int>()) as libc::Ioctl;
 
-/// Opens the tap of that name in the calling thread's namespace, and makes it first if there is none.
+/// Opens the tap of that name in the calling thread's namespace, creating it if it does not exist.
 pub(crate) fn open(name: &str) -> Result<OwnedFd> {
     let file = OpenOptions::new()
         .read(true)

@@ -256,8 +256,8 @@ impl Provider {
         Person::from_claims(issuer, &claims, &self.config.groups_claim).ok_or_else(unusable)
     }
 
-    /// Adds what the provider says only when asked. A response about somebody else is refused: the access
-    /// token is not signed for us.
+    /// Adds claims from the provider's userinfo endpoint. A response about a different subject is
+    /// refused: this client cannot verify the access token.
     async fn add_userinfo(&self, claims: &mut Claims, url: &Url, access: &str) -> Result<()> {
         let more: Claims = json(self.http.get(url.clone()).bearer_auth(access)).await?;
         if more.get("sub") != claims.get("sub") {

@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::endpoint::Endpoint;
 
-/// A connection to a server, whatever carries it.
+/// A connection to a server, over any transport.
 pub trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for S {}
 
@@ -44,13 +44,13 @@ impl Backend {
 /// Why no connection to a server is possible.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
-    /// No such database.
+    /// The database does not exist.
     #[error("database `{0}` not found")]
     Unknown(String),
     /// The client may not use the database: a sentence.
     #[error("{0}")]
     Refused(String),
-    /// The database is not ready for use: a sentence.
+    /// The database is not ready; the text is a full sentence.
     #[error("{0}")]
     NotReady(String),
     /// The database could not be reached: a sentence.

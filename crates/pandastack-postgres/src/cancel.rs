@@ -17,7 +17,7 @@ use crate::startup::encode_cancel;
 /// The key with which a client cancels its query.
 pub(crate) type Token = (i32, i32);
 
-/// The backend that a token stands for.
+/// The backend that a token represents.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
     pub(crate) endpoint: Endpoint,

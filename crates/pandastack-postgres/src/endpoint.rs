@@ -14,7 +14,7 @@
 const LABELS: [&str; 2] = ["pg", "db"];
 /// End of the id in a pooler's host name.
 const POOLER_SUFFIX: &str = "-pooler";
-/// Names that stand for every database: the broker's.
+/// Host names of the broker, which serves every database.
 const RESERVED: [&str; 2] = ["api", "apiauth"];
 /// Options that name a database.
 const OPTIONS: [&str; 2] = ["endpoint=", "project="];
@@ -54,7 +54,7 @@ pub(crate) enum NoEndpoint {
     Unnamed,
     #[error("the host name names database `{name}`, but the endpoint option names `{option}`")]
     Differ { name: String, option: String },
-    // Whose it is, nobody is told who has not logged in.
+    // The message does not name the port's database: the client is not logged in.
     #[error("this port does not belong to database `{0}`")]
     OtherPort(String),
 }

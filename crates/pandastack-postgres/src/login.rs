@@ -52,7 +52,7 @@ pub enum LoginError {
     /// The server refused, or a statement failed.
     #[error(transparent)]
     Sql(Box<SqlError>),
-    /// The connection broke, or the server said something else than it should.
+    /// The connection broke, or the server sent an unexpected message.
     #[error("the connection to the database was lost")]
     Broken(#[from] std::io::Error),
     /// The login took too long.
@@ -179,7 +179,7 @@ impl Session {
             let mut out = BytesMut::new();
             match parse(kind, &body)? {
                 Message::AuthenticationOk if is_proven => return Ok(()),
-                // Without proof that it knows the password, it may be anybody.
+                // A server that does not prove that it knows the password may be an impostor.
                 Message::AuthenticationOk => {
                     return Err(unexpected_message("an acceptance without proof").into());
                 }

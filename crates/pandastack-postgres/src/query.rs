@@ -72,7 +72,7 @@ pub struct Outcome {
     pub columns: Vec<Column>,
     /// Values as text, row by row.
     pub rows: Vec<Vec<Option<String>>>,
-    /// `SELECT 3`, `INSERT 0 1`, `CREATE TABLE`. Of a truncated change the command alone: how much it changed is not known.
+    /// `SELECT 3`, `INSERT 0 1`, `CREATE TABLE`. Of a truncated change, only the command.
     pub tag: String,
     /// There were more rows than were asked for.
     pub truncated: bool,
@@ -255,7 +255,7 @@ impl Session {
         Ok(outcomes)
     }
 
-    /// Sends a pipeline. A server may stop reading until its results are read, so both go on at once.
+    /// Sends a pipeline while reading: a server may stop reading until its results are read.
     async fn send_while_reading(&mut self, mut out: &[u8]) -> Result<(), RunError> {
         let (mut reader, mut writer) = tokio::io::split(&mut self.backend.stream);
         while !out.is_empty() {
@@ -331,7 +331,7 @@ fn copy_refused() -> SqlError {
     SqlError::new("0A000", "COPY needs a connection of its own; use psql or a driver")
 }
 
-/// The tag of a statement of which more rows were to come: servers send none then.
+/// The tag of a statement whose rows were truncated: servers then send no tag.
 fn truncated_tag(sql: &str, rows: usize) -> String {
     match keyword(sql) {
         change if ["INSERT", "UPDATE", "DELETE", "MERGE"].contains(&change.as_str()) => change,
@@ -348,7 +348,7 @@ fn encode(statement: &Statement, rows_max: u32, out: &mut BytesMut) -> Result<()
         )
         .into());
     }
-    // Before anything is sent: a transaction would be committed with rows that nobody gets, or wait for rows that nobody sends.
+    // Refused before sending: a COPY would lose rows in a committed transaction, or wait for input.
     if keyword(&statement.sql) == "COPY" {
         return Err(copy_refused().into());
     }

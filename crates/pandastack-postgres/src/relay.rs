@@ -1,8 +1,9 @@
 //! Relays a session between client and server, and tracks whether a query is in progress.
 //!
-//! Until the first `ReadyForQuery` the server's messages are read one by one, because the numbers for cancel requests are
-//! replaced; after that bytes pass as they come, but for errors that need a word from the platform. A session is busy from a client's request to its `ReadyForQuery`, and while a
-//! transaction is open. One that is not leaves when the machine is about to stop.
+//! Until the first `ReadyForQuery` the server's messages are read one by one, because the numbers
+//! for cancel requests are replaced; after that bytes pass unchanged, except errors that the
+//! platform adds to. A session is busy from a client's request to its `ReadyForQuery`, and while a
+//! transaction is open. A session that is not busy is closed when the machine is about to stop.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -23,7 +24,7 @@ struct Work {
     /// Requests without their `ReadyForQuery`; the login is the first.
     unanswered: u64,
     in_transaction: bool,
-    /// The server takes rows: requests to synchronize are ignored meanwhile.
+    /// The server is receiving rows (`COPY`): it ignores synchronization requests during that.
     copying_in: bool,
     busy: bool,
 }

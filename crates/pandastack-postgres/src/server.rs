@@ -118,7 +118,7 @@ impl Server {
         }
     }
 
-    /// Up to the startup parameters, inside TLS. `None` when there is nothing more to do.
+    /// Reads up to the startup parameters, inside TLS. `None` if the session is already complete.
     async fn secure(
         &self,
         mut stream: TcpStream,
@@ -220,8 +220,9 @@ pub(crate) async fn run_session(
     }
 }
 
-/// Small answers must not wait for the client's delayed acknowledgement. A client that is gone is noticed here, so that its
-/// locks are released: questions from the guest would count as use and keep it awake.
+/// Disables Nagle's algorithm, so that small responses do not wait for delayed acknowledgements,
+/// and enables keepalive, so that the locks of a vanished client are released. Keepalive by the
+/// guest would count as use and keep it awake.
 fn tune(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;
@@ -230,7 +231,7 @@ fn tune(stream: &TcpStream) -> std::io::Result<()> {
     Ok(sockopt::set_tcp_keepcnt(stream, KEEPALIVE_COUNT)?)
 }
 
-/// The database that is meant, where the port may be that of one; removes its name from the
+/// Finds the requested database, with `port` if the port belongs to one; removes the name from the
 /// startup's options.
 pub(crate) fn endpoint_of(
     startup: &mut Startup,

@@ -37,7 +37,7 @@ pub(crate) struct Startup {
     pub(crate) newer: Option<Vec<String>>,
 }
 
-/// Why a packet is not a startup packet.
+/// Reason why a packet is not a startup packet.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartupError {
     #[error("the connection was closed before startup")]

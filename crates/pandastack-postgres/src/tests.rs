@@ -99,7 +99,7 @@ async fn prove(stream: &mut DuplexStream) -> bool {
     let offer = [&10_i32.to_be_bytes()[..], b"SCRAM-SHA-256\0\0"].concat();
     stream.write_all(&message(b'R', &offer)).await.unwrap();
     let Some(first) = next_message(stream, &mut heard).await else { return false };
-    // The mechanism's name and a length come before it, and `n,,` is not signed.
+    // The mechanism's name and a length precede it; `n,,` is not signed.
     let bare = first.split_once("n,,").unwrap().1.to_owned();
     let nonce = bare.split_once("r=").unwrap().1;
     let verifier = crate::login::scram_verifier(PASSWORD);

@@ -197,7 +197,7 @@ mod tests {
     /// Longest time for a client to identify itself.
     const WAIT: Duration = Duration::from_millis(50);
 
-    /// A database that takes longer than that to come back, and fails.
+    /// A database that takes longer than `WAIT` to connect, and fails.
     struct Slow;
 
     #[async_trait]

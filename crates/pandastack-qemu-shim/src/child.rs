@@ -54,7 +54,7 @@ impl ChildSetup<'_> {
         self.replace_all().map_err(|errno| (Status::ReplaceFailed, errno))?;
         self.close_transient();
         self.verify()?;
-        // SAFETY: no arguments. A copy is no group leader, so this cannot fail.
+        // SAFETY: no arguments. A copy is not a process group leader, so this cannot fail.
         let _ = unsafe { sys::call(libc::SYS_setsid, []) };
         if self.identity.is_some() {
             // Code that the emulator translates from here on goes to pages of this process alone: small ones, or a few bytes would
@@ -104,8 +104,8 @@ impl ChildSetup<'_> {
         let same_kind = view.kind == entry.kind;
         match entry.action {
             Action::Keep => same_kind && view.identity == entry.identity,
-            // Taps of all machines are one device node and anonymous inodes one inode: the replacement succeeded, and
-            // there is no more to compare. Files and sockets have an inode each.
+            // Taps of all machines share one device node, and anonymous inodes share one inode, so
+            // only the kind can be compared. Each file and socket has its own inode.
             Action::Replace { .. } => {
                 same_kind && (view.kind == libc::S_IFCHR || view.identity != entry.identity)
             }

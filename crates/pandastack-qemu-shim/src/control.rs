@@ -68,8 +68,7 @@ extern "C" fn serve(listener: *mut c_void) -> *mut c_void {
         match unsafe { sys::call(libc::SYS_accept4, args) } {
             Ok(connection) => serve_one(connection as c_int),
             Err(Errno::INTR | Errno(libc::ECONNABORTED)) => {}
-            // The listener is unusable; without it there is nothing left to do, and the emulator can
-            // continue.
+            // The listener is unusable; end this thread, the emulator can continue without it.
             Err(_) => return core::ptr::null_mut(),
         }
     }
@@ -217,8 +216,8 @@ impl Outcome {
     }
 }
 
-/// Puts each received descriptor over those that its rule matches. Nothing is parked: the kernel does each replacement in
-/// one step, and other descriptors may come and go meanwhile.
+/// Puts each received descriptor over those that its rule matches. No thread is parked: the kernel
+/// does each replacement atomically, and other descriptors may open and close during it.
 fn replace_in_place(rules: &List<Rule, RULES_MAX>, received: &List<c_int, DESCRIPTORS_MAX>) -> Reply {
     if rules.is_empty() || received.len() != rules.len() {
         return Reply::new(Status::BadRequest);

@@ -22,7 +22,7 @@ const LINK_BYTES_MAX: usize = 128;
 /// The action of the child for one descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Keep it: there is no state to share.
+    /// Keep it: it shares no state.
     Keep,
     /// Close it: it belongs to the request, not to the machine.
     Close,

@@ -27,7 +27,7 @@ use crate::sys::{self, Errno};
 pub(crate) const SIGNAL: c_int = 50;
 /// Most threads of an emulator that can be forked: processors, I/O workers and a margin.
 pub(crate) const THREADS_MAX: usize = 160;
-/// Interval at which a waiting control thread looks for threads that ended or began meanwhile.
+/// Interval at which a waiting control thread looks for threads that have ended or started.
 const RESCAN_US: u64 = 1_000;
 /// Pause between two parks, so that a busy thread can reach its next wait.
 const RETRY_US: u64 = 200;
@@ -80,7 +80,7 @@ impl Slot {
     /// # Safety
     /// Only while the slot is READY and its thread still parked, or in a child.
     pub(crate) unsafe fn frame(&self) -> &Frame {
-        // SAFETY: nobody writes a READY slot.
+        // SAFETY: no thread writes a READY slot.
         unsafe { &*self.frame.get() }
     }
 }
@@ -201,7 +201,8 @@ pub(crate) fn park_all(deadline_us: u64) -> Result<ParkedThreads, ParkError> {
             return Err(ParkError::Timeout { tid });
         }
         attempts += 1;
-        // Nobody wakes this word now: a bounded breath for the busy thread, which gives no event to wait for.
+        // No thread wakes this word now: the wait only gives the busy thread time, which has no
+        // event to wait for.
         sys::futex_wait(&ARRIVALS, ARRIVALS.load(Ordering::Acquire), Some(RETRY_US));
     }
 }
@@ -240,7 +241,7 @@ fn place_of(tid: c_int, epoch: u32) -> Option<&'static Slot> {
     })
 }
 
-/// Claims a slot for a thread and signals it. A thread that has ended meanwhile is no error.
+/// Claims a slot for a thread and signals it. A thread that has already ended is not an error.
 fn signal(pid: c_int, tid: c_int, epoch: u32) -> Result<(), ParkError> {
     let free = SLOTS.iter().enumerate().find(|(_, slot)| slot.state.load(Ordering::Acquire) == FREE);
     let (index, slot) = free.ok_or(ParkError::TooManyThreads)?;
@@ -311,8 +312,9 @@ const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
 /// Decides from the code around the saved instruction (which is at `CODE_BEFORE`) and the saved `rax`.
 ///
-/// The kernel leaves a restartable call at its instruction with its number in `rax`, and one that cannot restart (poll,
-/// a timed futex) behind it with `EINTR`. Anything else was running, or had just come back with a result.
+/// The kernel leaves a restartable call at its instruction with its number in `rax`, and one that
+/// cannot restart (poll, a timed futex) behind it with `EINTR`. Anything else was running, or had
+/// just returned with a result.
 fn is_waiting(code: &[u8], rax: i64) -> bool {
     let (before, at) = code.split_at(CODE_BEFORE);
     if at == SYSCALL && WAITING_CALLS.contains(&rax) {

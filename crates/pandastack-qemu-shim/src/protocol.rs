@@ -147,7 +147,7 @@ pub enum Status {
     ParkTimeout = 2,
     /// A descriptor of a kind that cannot be copied; the note names it.
     UnknownDescriptor = 3,
-    /// A required descriptor is not there; the note names the rule.
+    /// A required descriptor is missing; the note names the rule.
     MissingDescriptor = 4,
     /// Memory is shared in a way that a child would share too.
     SharedMapping = 5,

@@ -64,11 +64,12 @@ fn tid_place(fs_base: usize) -> *mut c_int {
 
 /// Returns whether the layout is known and holds for this thread.
 pub(crate) fn is_layout_known(frame: &Frame) -> bool {
-    // SAFETY: the frame is that of a living thread.
+    // SAFETY: the frame belongs to a living thread.
     TID_AT.load(Ordering::Relaxed) != 0 && unsafe { *tid_place(frame.fs_base) } == frame.tid
 }
 
-/// In a child: makes the one copied thread whole. `robust_list` is that of its original.
+/// In a child: completes the state of the one copied thread. `robust_list` is the original
+/// thread's.
 pub(crate) fn adopt_this_thread(robust_list: (usize, usize)) {
     // SAFETY: our own control block; no other thread exists.
     unsafe { *tid_place(park::fs_base()) = sys::gettid() };
@@ -92,8 +93,9 @@ fn register_robust_list((head, size): (usize, usize)) {
     }
 }
 
-/// Restartable sequences are not inherited by threads. If the kernel refuses, the area says so: the
-/// C library would otherwise believe the processor number of the thread this one was copied from.
+/// Registers restartable sequences, which threads do not inherit. If the kernel refuses, marks the
+/// area as unregistered: the C library would otherwise use the processor number of the thread that
+/// this one was copied from.
 fn register_rseq() {
     let at = RSEQ_AT.load(Ordering::Relaxed);
     if at == 0 {
@@ -118,8 +120,9 @@ pub(crate) unsafe fn recreate(slot: &'static Slot) -> sys::Result<()> {
     let stack = (frame.context as usize - FRAME_GAP) & !15;
     let tid = tid_place(frame.fs_base);
     let answer: isize;
-    // SAFETY: the new thread starts behind the instruction with rax = 0, its own stack and every other register as
-    // here; it never comes back from `resume`. In the caller the call clobbers rcx, r11 and memory only.
+    // SAFETY: the new thread starts behind the instruction with rax = 0, its own stack and every
+    // other register as here; it never returns from `resume`. In the caller the call clobbers rcx,
+    // r11 and memory only.
     unsafe {
         asm!(
             "syscall",
@@ -155,7 +158,8 @@ extern "C" fn resume(slot: &'static Slot) -> ! {
     // SAFETY: the name is NUL-terminated by the kernel that gave it.
     let _ = unsafe { sys::call(libc::SYS_prctl, [libc::PR_SET_NAME as usize, frame.name.as_ptr() as usize]) };
     slot.free();
-    // SAFETY: the stack pointer the kernel expects is that of the frame's ucontext; it does not return.
+    // SAFETY: the kernel expects the stack pointer of the frame's ucontext; the call does not
+    // return.
     unsafe {
         asm!("mov rsp, {frame}", "syscall", "ud2", frame = in(reg) frame.context,
             in("rax") libc::SYS_rt_sigreturn, options(noreturn));

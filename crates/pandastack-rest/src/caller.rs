@@ -26,8 +26,8 @@ pub struct Caller {
     pub role: Role,
     /// Whether the key may also manage the installation.
     pub operator: bool,
-    /// Cancelled when the key is revoked or expires, and when its workspace is suspended or deleted. Whatever
-    /// outlives the answer, such as an upgraded connection, ends with it.
+    /// Cancelled when the key is revoked or expires, and when its workspace is suspended or
+    /// deleted. Connections that outlive the response, such as upgraded ones, end with it.
     pub revoked: Arc<CancellationToken>,
 }
 

@@ -1,8 +1,8 @@
-//! Logs of long work, such as deployments and builds: bounded, written in batches, followed by
-//! whoever wants to.
+//! Logs of long work, such as deployments and builds: bounded, written in batches, and open to
+//! followers.
 //!
 //! Lines go through a bounded channel to one writer, so that a program that prints faster than the
-//! store writes waits. A log that is full keeps only what the platform itself says.
+//! store writes waits. A full log accepts only the platform's own lines.
 //!
 //! Must hold: a follower reads `event: done` only after the last line. A log that cannot be read
 //! ends without it, so that the client knows it is not complete.
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(LIMITS.shortened("a\0b"), "ab");
     }
 
-    /// A log of two lines that fails where it is told to.
+    /// A log of two lines with an injected failure.
     struct Failing(bool);
 
     #[async_trait]

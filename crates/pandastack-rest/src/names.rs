@@ -19,8 +19,8 @@ pub trait FindNamed: Send + Sync {
 /// The type in request extensions.
 pub type Names = Arc<dyn FindNamed>;
 
-/// The id that a text of a path means. A text as long as an id is one, which asks nobody. Text that names
-/// nothing is 404.
+/// Resolves a path segment to an id. Text as long as an id is parsed without a lookup. Text that
+/// matches no resource is 404.
 pub async fn named<T: InPath>(parts: &Parts, text: &str) -> Result<T> {
     let unknown = || Error::not_found(T::WHAT, text);
     let (caller, names) = (parts.extensions.get::<Caller>(), parts.extensions.get::<Names>());

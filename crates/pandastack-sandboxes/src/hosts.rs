@@ -252,7 +252,7 @@ impl Hosts {
         entries.values().find_map(|entry| entry.template(template)?.template.volume.clone())
     }
 
-    /// The host for a new volume: of those that answer, the one with the most disk free.
+    /// The host for a new volume: the reachable host with the most free disk space.
     pub fn place_volume(&self) -> Result<(HostId, AgentClient), PlacementRefused> {
         let entries = self.lock();
         let reachable = entries.iter().filter(|(_, entry)| self.is_reachable(entry));

@@ -189,7 +189,7 @@ impl Sandboxes {
         Ok(moved.record)
     }
 
-    /// Commits a change that is not one of state, and tells followers.
+    /// Commits a change other than a state transition, and notifies followers.
     pub async fn amend(&self, id: &SandboxId, amendment: &Amendment) -> store::Result<SandboxRecord> {
         let moved = self.store.amend(id, amendment, now()).await?;
         self.publish(&moved.record.workspace, moved.event);

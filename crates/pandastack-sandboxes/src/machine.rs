@@ -180,8 +180,8 @@ impl Machine {
         self.snapshot(CreateSnapshot { name: Some(name), metadata, ..CreateSnapshot::default() }).await
     }
 
-    /// Runs a command until it ends; its lines go to `sink`. An agent that is restarted meanwhile
-    /// loses nothing.
+    /// Runs a command until it ends; its lines go to `sink`. An agent restart during the command
+    /// loses no output.
     pub async fn run(&self, request: &StartProcess, sink: &impl LineSink) -> Result<Exit> {
         let query = StartProcessQuery { follow: Flag(true), ..StartProcessQuery::default() };
         let call = endpoints::StartProcess::new(self.id().clone(), query);
@@ -214,7 +214,7 @@ impl Machine {
         }
     }
 
-    /// The last lines that a process printed so far, of those that are wanted.
+    /// The last requested lines that a process has printed so far.
     pub async fn last_lines(
         &self,
         process: u64,

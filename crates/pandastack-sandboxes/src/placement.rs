@@ -1,7 +1,7 @@
 //! Chooses the host of a new sandbox. Pure: facts in, decision out.
 //!
-//! Among hosts that answer, know the template, and have memory and a network slot to spare, those
-//! that have the template baked come first, then the one with the most memory free.
+//! Candidates are reachable hosts that know the template and have free memory and a free network
+//! slot. Hosts with the template baked come first, then the host with the most free memory.
 
 use pandastack_types::api::TemplateStatus;
 use pandastack_types::{Error, ErrorCode, HostId};

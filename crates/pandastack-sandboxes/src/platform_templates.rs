@@ -23,7 +23,7 @@ pub trait PlatformTemplates: Send + Sync {
     /// The template's own name, and the host that should bake it.
     fn place_bake(&self, name: &str) -> Result<(String, AgentClient), PlacementRefused>;
 
-    /// Agents that may have bakes: those that reported recently.
+    /// Agents that may have bakes: agents that reported recently.
     fn agents(&self) -> Vec<AgentClient>;
 }
 

@@ -1,8 +1,9 @@
-//! Tenancy: whether the installation is shared, and what that forbids.
+//! Tenancy: whether the installation is shared, and the restrictions that follow.
 //!
 //! An emulated processor is not a wall between strangers: the emulator is a large program that was
-//! not written to be one. So where several workspaces share an installation, new machines are made
-//! on hosts with hardware virtualization only, unless the operator explicitly says otherwise.
+//! not written to be one. So where several workspaces share an installation, new machines are
+//! created only on hosts with hardware virtualization, unless the operator explicitly allows
+//! others.
 
 use std::str::FromStr;
 

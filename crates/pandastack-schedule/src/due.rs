@@ -1,4 +1,4 @@
-//! Computes which runs are due, and what to do with missed ones.
+//! Computes due runs, and the action for missed ones.
 //!
 //! ```text
 //!   cursor          missed                    newest      now

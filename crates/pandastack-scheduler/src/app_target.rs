@@ -91,7 +91,8 @@ async fn exchange(stream: GuestStream, permit: &Permit, request: Request<Full<By
         }
         Ok::<_, Error>(judge_response(answer.status(), &body, truncated))
     };
-    // A connection may end in the same moment in which it brought the answer; that it brought none is for the sender to say.
+    // The connection may end at the moment the response arrives, so only the sender reports a
+    // missing response.
     let driven = async {
         let _ = connection.await;
         std::future::pending::<()>().await

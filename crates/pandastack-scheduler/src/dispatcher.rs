@@ -1,9 +1,9 @@
 //! The loop that fires schedules and starts runs.
 //!
 //! [`Dispatcher::step`] does the work that is due at a time and returns the time of the next check;
-//! it knows no clock, so tests drive it on a virtual one. It takes no other input: whatever is due
-//! is handled, so a missed or repeated wake-up does no harm, and several schedulers on one store
-//! decide each instant once.
+//! it reads no clock, so tests drive it on a virtual one. It takes no other input: each step
+//! handles everything due, so a missed or repeated wake-up does no harm, and several schedulers on
+//! one store decide each instant once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -155,7 +155,8 @@ impl Dispatcher {
     async fn work(&self, schedule: ScheduleRecord, run: RunRecord, stop: CancellationToken) {
         let attempt = self.runner.attempt(&schedule, &run, &stop).await;
         if stop.is_cancelled() {
-            // Replaced, cancelled, deleted or cut off: the record says which, and this result is nobody's.
+            // Replaced, cancelled, deleted or cut off: the record has the outcome, and this result
+            // is discarded.
             return;
         }
         self.activity.count_attempt(

@@ -11,7 +11,7 @@ pub type Result<T> = std::result::Result<T, StoreError>;
 /// Why the store refused or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// No such row, or one of another workspace.
+    /// The row does not exist, or belongs to another workspace.
     #[error("{what} `{id}` not found")]
     NotFound {
         /// Kind of resource.

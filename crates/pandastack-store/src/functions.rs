@@ -49,7 +49,7 @@ pub struct FunctionSpec {
     pub secrets: BTreeMap<String, String>,
     /// Settings for calls; absent ones have their defaults.
     pub settings: FunctionSettings,
-    /// Names that stand for versions.
+    /// Names for versions.
     pub aliases: BTreeMap<String, Alias>,
 }
 
@@ -171,7 +171,7 @@ impl RunRecord {
 /// Filter of a function's calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunSelect {
-    /// Only those that were given up.
+    /// Only dead letters: calls that are no longer retried.
     pub dead_letters: bool,
     /// At most this many.
     pub limit: u32,
@@ -201,7 +201,7 @@ pub trait FunctionStore: Send + Sync {
     async fn function_named(&self, workspace: &WorkspaceId, text: &str) -> Result<Option<FunctionRecord>>;
     /// Functions of a workspace by name, or of all workspaces.
     async fn functions(&self, workspace: Option<&WorkspaceId>) -> Result<Vec<FunctionRecord>>;
-    /// Writes name and spec. The version is not among them: a deploy may end meanwhile.
+    /// Writes name and spec, but not the version: a concurrent deploy may set it.
     async fn update_function(&self, record: &FunctionRecord) -> Result<()>;
     /// Number of changes of functions that this process has committed. Records read at another
     /// count may be stale.

@@ -57,8 +57,8 @@ pub enum Durability {
 }
 
 /// The durability that a transition needs by itself. `created` and `deleting` need none: their
-/// caller waits for [`Store::sync`] while the host works, before the client is told. Once the row
-/// in `creating` is on disk, reconciling with the host finds the rest. `lost` and `deleted` are
+/// caller waits for [`Store::sync`] while the host works, before it answers the client. Once the
+/// row in `creating` is on disk, reconciling with the host finds the rest. `lost` and `deleted` are
 /// found again the same way.
 pub fn durability_of(transition: Transition) -> Durability {
     match transition {
@@ -138,7 +138,7 @@ pub struct Promotion {
 /// Filter of sandboxes.
 #[derive(Debug, Clone)]
 pub enum Select {
-    /// Of a workspace, oldest first, without those that belong to a service.
+    /// Sandboxes of a workspace, oldest first, without those of services.
     Workspace(WorkspaceId),
     /// Of a workspace, oldest first, with those of services.
     WholeWorkspace(WorkspaceId),
@@ -221,8 +221,8 @@ pub trait SandboxStore: Send + Sync {
     /// Changes a field other than the state, with an event.
     async fn amend(&self, id: &SandboxId, amendment: &Amendment, at: Timestamp) -> Result<SandboxUpdate>;
     /// Promotes a child of a fork. With `alone` its siblings go to `stopping` in the same
-    /// transaction, apart from those that were promoted before: of two children that are promoted
-    /// at the same time, one wins and the other is refused.
+    /// transaction, except siblings that were promoted before: if two children are promoted at the
+    /// same time, one succeeds and the other is refused.
     async fn promote(
         &self,
         workspace: &WorkspaceId,

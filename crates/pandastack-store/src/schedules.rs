@@ -201,7 +201,7 @@ pub struct RunRecord {
     pub workspace: WorkspaceId,
     /// Origin of the run.
     pub origin: RunOrigin,
-    /// The instant it stands for.
+    /// The scheduled instant that the run is for.
     pub scheduled_for: Timestamp,
     /// State.
     pub state: RunState,
@@ -278,7 +278,7 @@ pub trait ScheduleStore: Send + Sync {
     /// Replaces a schedule if it is still at `record.revision`, and makes waiting runs due again;
     /// returns whether it did.
     async fn replace_schedule(&self, record: &ScheduleRecord) -> Result<bool>;
-    /// Removes one with its runs; returns those that were in progress.
+    /// Removes a schedule with its runs; returns the runs that were in progress.
     async fn delete_schedule(&self, workspace: &WorkspaceId, id: &ScheduleId) -> Result<Vec<ScheduleRunId>>;
     /// Schedules whose next run is due, longest overdue first.
     async fn schedules_due(&self, at: Timestamp, limit: u32) -> Result<Vec<ScheduleRecord>>;
@@ -305,7 +305,7 @@ pub trait RunStore: Send + Sync {
     async fn insert_run(&self, run: &RunRecord) -> Result<()>;
     /// Starts runs whose time has come, as overlap allows, at most `limit`.
     async fn claim_runs(&self, instance: &str, at: Timestamp, limit: u32) -> Result<ClaimedRuns>;
-    /// Ends a try; `false` when the run was ended otherwise meanwhile.
+    /// Ends an attempt; `false` if the run has already ended in another way.
     async fn end_run(&self, end: &RunEnd) -> Result<bool>;
     /// Cancels a run; `false` if it has already ended.
     async fn cancel_run(&self, workspace: &WorkspaceId, id: &ScheduleRunId, at: Timestamp) -> Result<bool>;

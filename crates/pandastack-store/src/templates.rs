@@ -189,7 +189,8 @@ pub struct LayerRecord {
 /// Templates.
 #[async_trait]
 pub trait TemplateStore: Send + Sync {
-    /// The template of that name; it is added if there is none. Quota: `TEMPLATES_PER_WORKSPACE_MAX`.
+    /// The template of that name; it is added if it does not exist. Quota:
+    /// `TEMPLATES_PER_WORKSPACE_MAX`.
     async fn ensure_template(&self, record: &TemplateRecord) -> Result<TemplateRecord>;
     /// The template of that name.
     async fn template(&self, workspace: &WorkspaceId, name: &str) -> Result<Option<TemplateRecord>>;
@@ -210,7 +211,7 @@ pub trait TemplateStore: Send + Sync {
     async fn builds(&self, workspace: &WorkspaceId) -> Result<Vec<BuildRecord>>;
     /// All of a workspace, newest first, without what they are to do.
     async fn build_heads(&self, workspace: &WorkspaceId) -> Result<Vec<BuildHead>>;
-    /// The name of a template of which a snapshot is a version.
+    /// The name of the template that a snapshot is a version of.
     async fn template_of_snapshot(
         &self,
         workspace: &WorkspaceId,

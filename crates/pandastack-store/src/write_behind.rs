@@ -82,7 +82,7 @@ impl<T: WriteBehindItem> WriteBehind<T> {
     pub async fn put(&self, record: T) {
         match self.sender.reserve().await {
             Ok(place) => {
-                // Counted first, so that none in the queue is missing from what somebody waits for.
+                // Counted first, so that a waiter's target includes every queued record.
                 self.put.fetch_add(1, Ordering::SeqCst);
                 place.send(record);
             }

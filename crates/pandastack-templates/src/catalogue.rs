@@ -126,8 +126,8 @@ impl BuildLog {
             () = shutdown.cancelled() => return None,
             news = news => news,
         };
-        // A host that stops answering ends the stream without its marker, so the client knows it is not
-        // complete.
+        // If the host stops answering, the stream ends without its end marker, so the client knows
+        // it is incomplete.
         self.build = news.ok()?;
         self.shown = self.shown.min(self.build.log.len());
         Some((sse::COMMENT.to_owned(), self))

@@ -16,7 +16,7 @@ pub(crate) fn step(parent: &str, parts: &[&str]) -> String {
     hash(std::iter::once(parent).chain(parts.iter().copied()))
 }
 
-/// Lengths keep parts apart: `a`, `bc` is not `ab`, `c`.
+/// Hashes each part with its length, so that `a`, `bc` differs from `ab`, `c`.
 fn hash<'a>(parts: impl Iterator<Item = &'a str>) -> String {
     let mut hasher = Sha256::new();
     for part in parts {

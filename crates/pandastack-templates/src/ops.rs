@@ -109,7 +109,7 @@ fn check_start(start: &StartBuild) -> Result<()> {
         .map_err(|error| Error::bad_request(error.to_string()))
 }
 
-/// The template of that name, made if there is none.
+/// The template of that name, created if it does not exist.
 async fn ensure(
     templates: &Templates,
     workspace: WorkspaceId,
@@ -260,7 +260,7 @@ pub(crate) async fn publish(
         config,
         ..BuildSpec::default()
     };
-    // Not queued: nobody else may take it up.
+    // Not queued, so that no other task runs it.
     let mut build = record(&template, BuildState::Running, spec);
     let _running = templates.begin(&build);
     templates.store.insert_build(&build).await?;

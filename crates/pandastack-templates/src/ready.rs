@@ -12,7 +12,8 @@ use crate::build_error::BuildError;
 use crate::scope::Scope;
 use crate::step;
 
-/// Tag of the process of a start command. It is not a step's, so it is running in the snapshot.
+/// Tag of a start command's process. It differs from the steps' tag, so the process keeps running
+/// in the snapshot.
 const START_TAG: &str = "pandastack-start";
 /// Between two looks: nothing tells when a program is ready.
 const CHECK_EVERY: Duration = Duration::from_millis(200);

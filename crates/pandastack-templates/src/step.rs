@@ -151,7 +151,7 @@ pub(crate) fn command(scope: &Scope, argv: Vec<String>, seconds: u64) -> StartPr
     }
 }
 
-/// Time left until a deadline; an error if there is none.
+/// Time left until a deadline; an error if no time is left.
 pub(crate) fn time_left(deadline: Deadline) -> Result<std::time::Duration, BuildError> {
     let left = deadline.saturating_duration_since(Deadline::now());
     match left.is_zero() {

@@ -167,7 +167,7 @@ impl LinkKey {
         self.with(|ring| ring.current().number)
     }
 
-    /// A secret for another purpose, of which nothing leads back to this one.
+    /// Derives a secret for another purpose, from which this one cannot be recovered.
     pub fn derive(&self, purpose: &str, parts: &[&str]) -> String {
         self.with(|ring| derive(ring.current(), purpose, parts))
     }
@@ -177,7 +177,7 @@ impl LinkKey {
         self.with(|ring| ring.active().map(|one| derive(one, purpose, parts)).collect())
     }
 
-    /// The same by one generation, whatever its state. `None` if there is no such generation.
+    /// The same by one generation, in any state. `None` if the generation does not exist.
     pub fn derive_with(&self, generation: u8, purpose: &str, parts: &[&str]) -> Option<String> {
         self.with(|ring| ring.generation(generation).map(|one| derive(one, purpose, parts)))
     }

@@ -291,7 +291,7 @@ mod tests {
         ("protected", "a switch when it is created, a value when it is changed"),
         ("secret", "marks all variables, or names one"),
     ];
-    /// Letters that stand for two options, and whose convention each is.
+    /// Letters with two meanings, and the convention behind each.
     const LETTERS: [(char, &str); 5] = [
         ('t', "--template, and --tty as in docker"),
         ('f', "--follow as in tail, and --file as in docker"),

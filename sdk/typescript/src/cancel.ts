@@ -14,7 +14,7 @@ export function uniqueTag(): string {
   return `exec-${uniqueKey()}`;
 }
 
-/** Kill for a bounded time. Errors are dropped: the caller is told of its abort. */
+/** Kill for a bounded time. Errors are dropped: the caller gets its abort reason. */
 export async function abandon(kill: () => Promise<void>): Promise<void> {
   let timer: ReturnType<typeof setTimeout> | undefined;
   const timeUp = new Promise<void>((resolve) => (timer = setTimeout(resolve, KILL_MS_MAX)));

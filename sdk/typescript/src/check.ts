@@ -26,7 +26,9 @@ export interface Signature {
   readonly takes: Takes;
 }
 
-/** Where in an argument the fault is (`.PORT`), what belongs there, and what is there. */
+/**
+ * Location of an invalid value in an argument (`.PORT`), the expected kind, and the actual value.
+ */
 interface Fault {
   where: string;
   words: string;

@@ -13,7 +13,9 @@ const RECONNECT_MS_MAX = 60_000;
 const DELAY_MS_MIN = 100;
 const DELAY_MS_MAX = 2_000;
 
-/** Whether the failure may be over soon; no error is a stream that just ended. */
+/**
+ * Whether the failure may be temporary. `undefined` means that the stream ended without an error.
+ */
 export function isPassing(error: unknown): boolean {
   if (error === undefined) return true;
   if (error instanceof RequestTimeout) return false;

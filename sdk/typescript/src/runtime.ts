@@ -1,5 +1,5 @@
 /**
- * What differs between runtimes: Node's built-in modules, disposal symbols, random ids.
+ * Differences between runtimes: Node's built-in modules, disposal symbols, random ids.
  *
  * The rest of the package needs `fetch` and web streams only.
  */
@@ -55,7 +55,7 @@ export interface Builtins {
   };
 }
 
-/** The process's environment; empty where there is none. */
+/** The process's environment; empty in runtimes without one. */
 export function environment(): Record<string, string | undefined> {
   return (globalThis as { process?: { env?: Record<string, string | undefined> } }).process?.env ?? {};
 }

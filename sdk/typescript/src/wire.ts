@@ -76,7 +76,7 @@ export interface Call {
   idempotencyKey?: string;
   /** Headers beyond those that every call has. */
   extra?: Record<string, string>;
-  /** Repeating it would do it twice, whatever its method says. */
+  /** Whether a repeat would apply the call twice, even if its method is idempotent. */
   isOnce?: boolean;
   signal?: AbortSignal | undefined;
 }

@@ -1,4 +1,4 @@
-/** Processes of a sandbox: those that run, and those that ended a short while ago. */
+/** Processes of a sandbox: running ones, and ones that ended recently. */
 
 import { useQuery } from "@tanstack/react-query";
 import { RefreshCw, Square, SquareTerminal } from "lucide-react";

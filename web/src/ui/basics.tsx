@@ -105,7 +105,7 @@ export function Problem({ error }: { error: unknown }) {
   ) : null;
 }
 
-/** Something that is loaded: while it is not there, and when it could not be. */
+/** Shows loaded data, a placeholder while it loads, or the error. */
 export function Loaded<T>({
   query,
   children,

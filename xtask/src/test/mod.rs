@@ -145,7 +145,7 @@ struct Line {
 }
 
 impl Line {
-    /// Of a lane whose suites cannot be told apart any more.
+    /// A failed line for a lane that panicked, whose suites are unknown.
     fn panicked() -> Self {
         Self { name: "a lane", counts: Counts::one(false), took: Duration::ZERO, busy_percent: 0 }
     }

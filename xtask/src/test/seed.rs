@@ -15,8 +15,8 @@ use crate::program::run;
 /// Names the image to tests.
 pub const SEED: &str = "PANDASTACK_TEST_STORE";
 
-/// Leaves images, kernels and bakes. In a mount namespace of its own: machines that start meanwhile
-/// would take the mount along, and the file system would stay in use.
+/// Leaves images, kernels and bakes. Run in a separate mount namespace: otherwise machines that
+/// start at the same time would inherit the mount and keep the file system in use.
 const STRIP: &str = r#"
 mount -t xfs -o loop,nouuid,discard,nodev,nosuid "$1" "$2"
 cd "$2"
@@ -25,7 +25,7 @@ cd /
 umount "$2"
 "#;
 
-/// Copies the store of a running platform. `None` if the store is no image but a directory.
+/// Copies the store of a running platform. `None` if the store is a directory, not an image.
 pub fn make(data_dir: &Path) -> Result<Option<PathBuf>> {
     let (store, image) = (data_dir.join("store"), data_dir.join("store.xfs"));
     if !image.exists() {

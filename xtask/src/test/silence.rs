@@ -47,7 +47,7 @@ fn watch(pid: u32, limit: Duration, reported: &Receiver<()>) -> bool {
             Err(RecvTimeoutError::Disconnected) => return false,
             Err(RecvTimeoutError::Timeout) => {
                 for one in family(pid) {
-                    // It may have ended meanwhile.
+                    // The process may have ended already.
                     let _ = kill(Pid::from_raw(one), Signal::SIGKILL);
                 }
                 return true;

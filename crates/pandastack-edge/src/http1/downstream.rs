@@ -6,8 +6,8 @@
 //!      +------ anything else ----+--> the rest of the connection is the library's
 //! ```
 //!
-//! Must hold: the connection is given up between two messages only, with every byte that was read and not
-//! answered, so whoever continues with it sees nothing of what was here.
+//! Must hold: the connection is handed to the library only between two messages, together with
+//! every byte that was read but not answered, so the library sees no trace of earlier requests.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -65,7 +65,7 @@ pub(crate) struct ResponseForm {
 pub(crate) enum NextRequest {
     /// A plain request.
     Plain(PlainRequest),
-    /// A request that is not plain, and is still to be read.
+    /// A request that is not plain; it has not been consumed.
     Other,
     /// The end.
     Closed,

@@ -34,8 +34,8 @@ pub(super) struct Sending<B> {
     tail: &'static [u8],
     /// The rest of the body, and its length if that was stated.
     body: Option<(B, Length)>,
-    /// Whether the stream has passed on all that was written: TLS keeps bytes that its socket did
-    /// not take.
+    /// Whether the stream has flushed everything written: TLS buffers bytes that its socket did not
+    /// accept.
     is_flushed: bool,
     /// The other side took no more, or the body broke off.
     is_broken: bool,
@@ -127,7 +127,8 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
             Some(frame) => frame?,
             None => return Poll::Ready(self.end()),
         };
-        // Trailers are not passed on: whoever adds them to the headers would take a client's word for ours.
+        // Trailers are not forwarded: a server that merges them into the headers could mistake a
+        // client's values for ours.
         let Ok(piece) = frame.into_data() else { return Poll::Ready(Ok(())) };
         match length {
             Length::Known(left) => {

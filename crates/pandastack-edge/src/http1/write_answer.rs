@@ -52,7 +52,7 @@ fn declared_length(head: &Parts) -> Option<Length> {
     head.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok().map(Length::Known)
 }
 
-/// Writes an answer's head. The body's length is stated here, whatever the headers say.
+/// Writes an answer's head. The body's length is set here, regardless of the headers.
 pub(super) fn write_answer(
     head: &Parts,
     length: Option<Length>,

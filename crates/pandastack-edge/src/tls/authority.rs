@@ -84,7 +84,7 @@ impl LocalAuthority {
             |reason: rcgen::Error| TlsError::Making { name: name.to_owned(), reason: reason.to_string() };
         let mut names = vec![name.to_owned()];
         if name == NAME_DEFAULT {
-            // Who connects by an address names no host.
+            // A client that connects by address sends no host name.
             names.extend(LOOPBACK.map(str::to_owned));
         }
         let mut params = CertificateParams::new(names).map_err(fail)?;
@@ -122,8 +122,9 @@ impl Certificates for LocalAuthority {
     }
 }
 
-/// The name whose certificate serves this one: previews of a domain share one. `*.localhost` is no name that clients
-/// accept a wildcard for, so those have one each.
+/// The name whose certificate covers this one: previews of a domain share a wildcard certificate.
+/// Clients do not accept the wildcard `*.localhost`, so names below `localhost` have separate
+/// certificates.
 fn covering(name: &str) -> String {
     match name.split_once('.') {
         Some((_, domain)) if domain.contains('.') => format!("*.{domain}"),
@@ -141,7 +142,7 @@ fn make(path: &Path, key_path: &Path) -> Result<KeyPair, TlsError> {
     if let Some(dir) = path.parent() {
         std::fs::create_dir_all(dir).map_err(|reason| TlsError::File { path: dir.to_owned(), reason })?;
     }
-    // The key last: without it nothing is there, and the next start creates both again.
+    // Write the key last: without it, the next start creates both again.
     write(path, 0o644, &certificate.pem())?;
     write(key_path, 0o600, &key.serialize_pem())?;
     Ok(key)

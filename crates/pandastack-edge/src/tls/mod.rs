@@ -30,7 +30,7 @@ pub const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
 /// First byte of a TLS connection: a handshake record. No HTTP method begins so.
 const HANDSHAKE_RECORD: u8 = 0x16;
 
-/// Why there is no TLS.
+/// Reason why TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read or written.
@@ -52,7 +52,7 @@ pub enum TlsError {
         /// Reason.
         reason: String,
     },
-    /// The key does not belong to the certificate, or is of a kind that is not supported.
+    /// The key does not belong to the certificate, or is of an unsupported kind.
     #[error("TLS: the key does not match the certificate: {0}")]
     Mismatch(String),
     /// A certificate could not be made.

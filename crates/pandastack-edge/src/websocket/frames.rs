@@ -30,13 +30,13 @@ enum Part {
     #[default]
     First,
     Second,
-    /// A long length, of which so many bytes are to come.
+    /// An extended length, of which `bytes` bytes are missing.
     Length {
         bytes: u8,
         is_masked: bool,
     },
     Payload,
-    /// This is no WebSocket.
+    /// The bytes are not valid WebSocket frames.
     Lost,
 }
 
@@ -164,7 +164,8 @@ mod tests {
         for length in [0, 1, 125, 126, 127, 300, 0xffff, 0x1_0000] {
             for is_masked in [false, true] {
                 let bytes = frame(TEXT, length, is_masked);
-                // Every split of what is not too long for that, and those around the head of what is.
+                // Every split of short frames; for long ones, every split around the head and a
+                // sample of the rest.
                 for split in (1..bytes.len()).filter(|at| *at < 400 || at % 997 == 0) {
                     let mut frames = Frames::default();
                     assert!(frames.is_between());

@@ -75,7 +75,7 @@ where
     async fn part(self) {
         let Self { mut client, mut guest, mut to_client, mut to_guest } = self;
         let ended = poll_fn(|context| to_client.poll_end_frame(context, &mut guest, &mut client));
-        // Whether it did is asked of the flow.
+        // The flows record whether the frame ended.
         let _ = timeout(FRAME_WAIT, ended).await;
         let (client_parting, guest_parting) = (to_client.parting(), to_guest.parting());
         let close_to_guest = close_to_guest();
@@ -86,9 +86,9 @@ where
     }
 }
 
-/// Sends a close frame to one side, and closes its connection when it replied or timed out. Meanwhile its
-/// bytes are read, because a connection that is closed with unread bytes is reset, and a reset overtakes
-/// sent bytes.
+/// Sends a close frame to one side, and closes its connection once it replies or times out. Keeps
+/// reading until then, because closing a connection with unread bytes resets it, and a reset
+/// overtakes sent bytes.
 async fn leave(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     parting: CloseNotice,
@@ -219,7 +219,7 @@ mod tests {
         world.ask(&ASKED[..7]).await;
         world.cut.cancel();
         tokio::task::yield_now().await;
-        // The beginning of another one comes with its end, and is not passed on.
+        // The end of the frame arrives together with the start of another, which is not forwarded.
         world.guest.write_all(&[&HELLO[3..], HELLO].concat()).await.unwrap();
         expect(&mut world.client, &HELLO[3..]).await;
         assert_eq!(rest(&mut world.client).await, CLOSE_TO_CLIENT);

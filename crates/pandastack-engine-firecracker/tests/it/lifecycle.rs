@@ -175,7 +175,7 @@ async fn a_refused_load_includes_the_firecracker_error() {
     }
 }
 
-/// Bytes of a machine's disk and memory files that its process has open: exactly those that it was given.
+/// A machine's process has open exactly the disk and memory files that it was given.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restored_machine_opens_only_its_own_disk() {
     let fixture = fixture!(Launcher::Jailer);

@@ -1,4 +1,4 @@
-//! The network of a machine: the caller's tap, whatever it is called and wherever it is.
+//! The network of a machine: the caller's tap, of any name and in any namespace.
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, OwnedFd};

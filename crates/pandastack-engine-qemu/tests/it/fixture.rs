@@ -208,7 +208,7 @@ impl QemuFixture {
     async fn exchange(&self, stream: &mut UnixStream, text: &str) -> std::io::Result<u64> {
         let nonce = self.number();
         let (reading, mut writing) = stream.split();
-        // The empty line ends whatever an earlier peer began.
+        // The empty line ends an incomplete line of an earlier peer.
         writing.write_all(format!("\n{nonce} {text}\n").as_bytes()).await?;
         let mut lines = BufReader::new(reading).lines();
         while let Some(line) = lines.next_line().await? {

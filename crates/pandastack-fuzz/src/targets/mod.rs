@@ -27,7 +27,7 @@ const TREE_PER_BYTE: usize = 512;
 const FRAME_BYTES: usize = pandastack_function_proto::FRAME_BYTES_MAX + MEMORY_BYTES;
 /// Deflate makes up to 1,032 bytes of one, and growing buffers hold them twice.
 const INFLATED_PER_BYTE: usize = 4 * 1032;
-/// Compressors and decompressors, of which some have windows of megabytes.
+/// Memory of compressors and decompressors, some of which have windows of megabytes.
 const CODEC_BYTES: usize = 16 * 1024 * 1024;
 
 const fn target(name: &'static str, parse: fn(&[u8])) -> Target {

@@ -1,4 +1,4 @@
-//! One call: a request, what comes back, and its cancellation.
+//! One call: a request, its replies, and its cancellation.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ impl Call {
         Self { connection, id, queue, send_credit, consumed: 0, done: false }
     }
 
-    /// The next message. After the reply there is nothing more to wait for.
+    /// The next message. The reply is the last one.
     pub(super) async fn next(&mut self) -> Result<Inbound, ClientError> {
         let Some(inbound) = self.queue.recv().await else {
             self.done = true;

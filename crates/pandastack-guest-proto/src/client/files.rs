@@ -113,8 +113,7 @@ impl GuestClient {
 
     /// Removes a file, a link or a directory; with `recursive` everything below it.
     ///
-    /// # Errors
-    /// When it is missing, a directory is not empty, or the guest cannot be reached.
+    /// # Errors If it is missing, a directory is not empty, or the guest cannot be reached.
     pub async fn remove(&self, path: impl Into<RawPath>, recursive: bool) -> Result<(), ClientError> {
         let Done {} = self.ask(&Request::FileRemove { path: path.into(), recursive }).await?;
         Ok(())

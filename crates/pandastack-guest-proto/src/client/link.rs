@@ -133,8 +133,9 @@ impl Shared {
     /// A slot for a new call.
     pub(super) fn reserve(&self) -> Result<ReservedStream, ClientError> {
         let mut calls = lock(&self.calls);
-        // Looked at with the table in hand: `close` empties the table after it said why, so a call that comes in between
-        // would be in a table that nobody empties again, and would never end.
+        // Checked with the table locked: `close` empties the table after it sets the reason, so a
+        // call added in between would stay in a table that is not emptied again, and would never
+        // end.
         if let Some(reason) = self.closed_reason() {
             return Err(reason);
         }

@@ -10,7 +10,7 @@
 //! - A call whose future or stream is dropped is cancelled in the guest (processes keep running).
 //! - When the connection is lost every call fails at once with [`ClientError::Disconnected`].
 //!
-//! Left to others: reconnecting, and knowing at which offset to resume.
+//! Callers reconnect, and keep the offset at which to resume.
 
 mod call;
 mod connect;

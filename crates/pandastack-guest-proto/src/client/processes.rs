@@ -139,7 +139,7 @@ impl GuestClient {
         Ok(())
     }
 
-    /// The processes that the guest keeps: running ones and those that ended a short while ago.
+    /// Lists the guest's processes: running ones, and ones that ended recently.
     ///
     /// # Errors
     /// When the guest cannot be reached.

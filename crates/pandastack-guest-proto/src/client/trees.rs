@@ -172,7 +172,7 @@ pub struct WatchStream {
 }
 
 impl WatchStream {
-    /// The watch, and the last change before those that follow.
+    /// Position of the watch: the last change before the ones that this stream returns.
     #[must_use]
     pub fn position(&self) -> WatchPosition {
         self.position

@@ -84,8 +84,9 @@ pub struct ProcessSpec {
     /// The caller's own name for it, shown in listings; finds a process again whose reply was lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
-    /// Give it a terminal instead of pipes: what it writes is all standard output, and it always has an input.
-    /// A guest that knows terminals says so in [`Started::terminal`]; an older one starts it on pipes.
+    /// Run the process in a terminal instead of on pipes: all its output is standard output, and it
+    /// always has an input. A guest that supports terminals confirms it in [`Started::terminal`];
+    /// an older one uses pipes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminal: Option<TerminalSize>,
 }
@@ -189,7 +190,7 @@ pub struct ExitStatus {
     /// Signal, if one ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
-    /// Whether the timeout fired.
+    /// Whether the timeout expired.
     #[serde(default)]
     pub timed_out: bool,
     /// From the request's arrival to the exit, on the guest's clock.

@@ -1,7 +1,7 @@
 //! Searching files for lines.
 //!
-//! Regular expressions without backtracking, lines and steps of bounded size: whatever the pattern and the
-//! files are, a search costs time in proportion to the bytes it reads, and next to no memory.
+//! Regular expressions do not backtrack, and lines and steps have a bounded size: for any pattern
+//! and files, a search takes time proportional to the bytes it reads, and almost no memory.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader};

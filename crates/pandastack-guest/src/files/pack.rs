@@ -75,7 +75,7 @@ impl PackSource {
         Ok(Stage::File { path, name })
     }
 
-    /// Puts the next entry in line; false when there is none.
+    /// Queues the next entry; false if no entry is left.
     fn next_entry(&mut self) -> Result<bool, ErrorBody> {
         match &mut self.stage {
             Stage::Begin => self.stage = self.begin()?,

@@ -1,9 +1,9 @@
 //! Unpacking a tar archive into a directory, and nowhere else.
 //!
 //! Every path is resolved by the kernel beneath the directory ([`ResolveFlag::RESOLVE_BENEATH`]),
-//! so neither `..` nor a link that the archive itself brought leads out of it, whatever another
-//! process does meanwhile. Set-id bits are dropped; devices are refused. Files that were unpacked
-//! before a refusal stay.
+//! so neither `..` nor a link from the archive itself leads out of it, even if another process
+//! changes the directory at the same time. Set-id bits are dropped; devices are refused. Files that
+//! were unpacked before a refusal stay.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

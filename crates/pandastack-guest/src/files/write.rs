@@ -68,8 +68,8 @@ pub(super) struct Temporary {
 }
 
 impl Temporary {
-    /// A name in the same directory, so that the rename stays within one file system. It is short whatever
-    /// the length of the file's own name.
+    /// A name in the same directory, so that the rename stays within one file system. It is short,
+    /// however long the file's own name is.
     pub(super) fn next_to(path: &Path) -> Self {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let unique = COUNTER.fetch_add(1, Ordering::Relaxed);
@@ -84,7 +84,7 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // After the rename there is nothing under this name.
+        // After the rename no file has this name.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -190,7 +190,7 @@ fn open_in_place(path: &Path, mode: WriteMode) -> io::Result<File> {
         .truncate(!append)
         .create(true)
         .mode(FILE_MODE_DEFAULT)
-        // Opening a pipe that nobody reads would hang this thread; it fails instead.
+        // Opening a pipe without a reader would block this thread; with this flag it fails.
         .custom_flags(libc::O_NONBLOCK)
         .open(path)
 }

@@ -174,7 +174,7 @@ impl Calls {
         state.in_flight.iter().find(|call| call.id == id).map(|call| ResponseSender(call.to.clone()))
     }
 
-    /// Ends a call. Whatever was printed for it was noted before.
+    /// Ends a call. Its printed output has already been recorded.
     pub(super) fn finish(
         &self,
         id: &str,

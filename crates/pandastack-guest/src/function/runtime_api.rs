@@ -46,7 +46,7 @@ pub(super) fn serve(stream: TcpStream, calls: &Calls, output: &Output, handler: 
     loop {
         match api.serve_one() {
             Ok(true) => {}
-            // A handler that is killed breaks off; that is told elsewhere.
+            // A killed handler breaks the connection; its end is reported elsewhere.
             Ok(false) | Err(_) => return,
         }
     }
@@ -110,7 +110,7 @@ impl Api<'_> {
             self.pass_on(body, &to)?;
             (None, false)
         } else {
-            // With the end of the call, in one step: whoever waits for it wakes once.
+            // Sent together with the end of the call, so that its waiter wakes once.
             let (bytes, is_cut) = self.read_all(body)?;
             let memory_peak_kb = memory_peak_kb(head);
             (Some(HandlerResponse { head: answer_head, body: bytes, memory_peak_kb }), is_cut)

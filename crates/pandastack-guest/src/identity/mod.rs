@@ -54,8 +54,8 @@ impl IdentityState {
         let begun = Instant::now();
         validate(identity)?;
         if around.is_machine {
-            // Also where it only stood still: it may have been copied meanwhile, and whoever has the copy
-            // knows its generator.
+            // Also after a mere pause: the machine may have been copied during it, and the copy
+            // would have the same generator state.
             entropy::reseed(identity.entropy.expose()).map_err(|error| {
                 ErrorBody::new(ErrorCode::Io, format!("cannot reseed the random generator: {error}"))
             })?;

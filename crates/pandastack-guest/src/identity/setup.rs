@@ -1,7 +1,8 @@
-//! What the operator gives to every guest: certificate authorities, and the addresses of package mirrors.
+//! The operator's settings for every guest: certificate authorities, and the addresses of package
+//! mirrors.
 //!
-//! Files of the image and the user are kept. Ours are recognized by a mark, replaced when the operator's
-//! settings changed, and removed when they are gone.
+//! Files of the image and the user are kept. Ours have a marker; they are replaced when the
+//! operator's settings change, and removed when the settings are removed.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};

@@ -155,8 +155,8 @@ fn null_terminated(strings: &[CString]) -> Vec<*const c_char> {
 #[cfg(target_arch = "x86_64")]
 unsafe fn clone_vfork(args: &CloneArgs, frame: *mut c_void) -> isize {
     let result: isize;
-    // SAFETY: the parent's registers are as declared; the child starts on its own, 16-byte aligned stack and
-    // never comes back.
+    // SAFETY: the parent's registers are as declared; the child starts on its own, 16-byte aligned
+    // stack and never returns.
     unsafe {
         asm!(
             "syscall",
@@ -210,7 +210,7 @@ fn become_program(frame: &ChildFrame) -> Stage {
             return Stage::Session;
         }
         if frame.reset_priority {
-            // Best effort: a child that keeps its parent's priority is no reason to fail.
+            // Best effort: a child may keep its parent's priority.
             libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, 0, 0);
         }
         if let Some((uid, gid, groups, count)) = frame.credentials {

@@ -148,7 +148,7 @@ fn environment(context: &SpawnContext, user: &User, spec: &ProcessSpec) -> BTree
 fn read_environment_file(root: &Path) -> String {
     let mut text = String::new();
     if let Ok(file) = File::open(root.join("etc/environment")) {
-        // A file that is not text counts as empty.
+        // A file that is not UTF-8 text counts as empty.
         let _ = std::io::Read::read_to_string(
             &mut std::io::Read::take(file, ENVIRONMENT_FILE_BYTES_MAX),
             &mut text,

@@ -46,7 +46,7 @@ pub(crate) struct Process {
     exit: Option<(ExitStatus, Instant)>,
     /// Calls that follow it.
     pub(crate) readers: Vec<u32>,
-    /// Position of a lost follower that may come back.
+    /// Position of a disconnected follower that may reconnect.
     pub(crate) held: Option<OutputHold>,
     terminal: Option<Terminal>,
 }
@@ -326,7 +326,7 @@ impl ProcessTable {
         self.processes.values().flat_map(|process| [timeouts(process), holds(process)]).flatten().min()
     }
 
-    /// Forgets followers that did not come back; returns the processes that may continue.
+    /// Drops followers that did not reconnect in time; returns the processes that may continue.
     pub(crate) fn release_holds(&mut self, now: Instant) -> Vec<ProcessId> {
         let over = |process: &&mut Process| process.held.is_some_and(|held| held.until <= now);
         let release = |process: &mut Process| {

@@ -178,7 +178,8 @@ impl Watches {
         })
     }
 
-    /// Adds a started watch. If there is no room, it replaces one that `followed` does not know.
+    /// Adds a started watch. If the table is full, it replaces a watch for which `followed` returns
+    /// false.
     pub(crate) fn enter(&mut self, watch: Watch, followed: impl Fn(u64) -> bool) -> Result<u64, ErrorBody> {
         if self.watches.len() >= WATCHES_MAX {
             let oldest = self
@@ -198,7 +199,8 @@ impl Watches {
         Ok(self.last_id)
     }
 
-    /// The changes of a watch after a sequence number, at most `bytes_max` of JSON; `None` when it is not there.
+    /// The changes of a watch after a sequence number, at most `bytes_max` of JSON; `None` if the
+    /// watch does not exist.
     pub(crate) fn page(&mut self, id: u64, after: u64, bytes_max: usize) -> Option<Page> {
         let watch = self.watches.get_mut(&id)?;
         watch.followed_at = Instant::now();

@@ -66,7 +66,7 @@ impl Tree {
             let path = self.root.join(&relative);
             match self.inotify.add_watch(&path, watch_flags()) {
                 Ok(descriptor) => self.directories.insert(descriptor, relative.clone()),
-                // One below that vanished meanwhile; the top must be there.
+                // An entry below the top may have vanished; the top itself must exist.
                 Err(nix::errno::Errno::ENOENT | nix::errno::Errno::ENOTDIR)
                     if !relative.as_os_str().is_empty() =>
                 {

@@ -184,7 +184,7 @@ async fn check_identity(machine: &Machine) {
     let there: u64 = sh(&client, "date +%s").await.parse().unwrap();
     let here = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
     assert!(here.abs_diff(there) <= 2, "clock: {there} there, {here} here");
-    // A connection to the outside (to an address that never answers) is reset, one inside is not.
+    // An outbound connection (to an address that never answers) is reset, a local one is not.
     let stuck = client.start(ProcessSpec::argv(["python3", "-c", CONNECTIONS])).await.unwrap();
     let begun = Instant::now();
     while !client.read_file_whole("/tmp/ready", 10).await.is_ok_and(|ready| &ready[..] == b"ready") {

@@ -97,7 +97,7 @@ async fn hostile_guest(says: Vec<u8>) -> ClientError {
             br#"{"generation":1,"version":"x","from_the_future":[1]}"#,
         );
         theirs.write_all(&[vec![0x77; 200_000], hello].concat()).await.unwrap();
-        // The first request, whatever it is.
+        // The first request, of any kind.
         let mut request = vec![0; 4096];
         while !request.starts_with(&[0xA5, 2]) {
             let _ = theirs.read(&mut request).await.unwrap();

@@ -1,4 +1,4 @@
-//! Terminals, and followers that come, go and come back.
+//! Terminals, and followers that attach, disconnect and reconnect.
 
 use pandastack_guest_proto::client::{ProcessEvent, ProcessStream};
 use pandastack_guest_proto::limits::OUTPUT_RING_BYTES;

@@ -152,7 +152,7 @@ fn installed(root: &Path) -> Result<Pins, ImageError> {
     Ok(pins)
 }
 
-/// The package indexes in the tree, whatever apt compressed them with.
+/// Reads the package indexes in the tree, with any compression that apt uses.
 fn read_lists(root: &Path) -> Result<String, ImageError> {
     let dir = root.join(LISTS);
     let listing = std::fs::read_dir(&dir).map_err(ImageError::io("list", &dir))?;

@@ -1,7 +1,7 @@
 //! Tests of this crate with a real host: mounts, loop devices, package mirrors, an emulated
 //! machine.
 //!
-//! Tests that need root or a program that is absent say so by name and pass.
+//! Tests that need root or a missing program print what is missing and pass.
 #![allow(clippy::unwrap_used)] // in tests a panic is the report
 
 mod boot;

@@ -70,7 +70,7 @@ fn without_reflink_a_loop_store_is_made_and_survives_a_reboot() {
 
     // A second opener, as after the agent's own restart, finds it mounted.
     assert_eq!(read(&Store::open(&data).unwrap().root().join("kept")), "still here");
-    // After a reboot the image is there and not mounted.
+    // After a reboot the image exists and is not mounted.
     store.unmount().unwrap();
     assert!(traces_of(&data).is_empty(), "{:?}", traces_of(&data));
     assert!(!store.root().join("kept").exists());

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// Refusals that wait to be read. Further ones are dropped: the reader counts those that it gets.
+/// Refusals queued for the reader. Further ones are dropped: the reader counts only the ones it
+/// receives.
 pub const DENIALS_WAITING_MAX: usize = 1024;
 
 /// Queries of one guest in flight. Further ones are dropped, as a full server would; resolvers ask again.

@@ -79,7 +79,7 @@ impl Registry {
 
     /// Reports refused connections.
     pub(super) fn report(&self, denial: Denial) {
-        // Full or closed: nobody reads fast enough, or at all.
+        // An error means that the queue is full or has no reader; the denial is dropped.
         let _ = self.denials.try_send(denial);
     }
 }

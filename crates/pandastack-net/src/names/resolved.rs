@@ -21,9 +21,9 @@ use super::resolver::NAMED_LIFETIME_MAX;
 use crate::nft::{Element, ListedElement};
 use crate::ruleset::{self, ListedNames};
 
-/// Addresses that are taken along, those with the most time left, and entries that they make in the
-/// next slot's rules. An address that is left behind is open again as soon as it is resolved again.
-/// So many fit into one message to the kernel, whatever their names.
+/// Limit of addresses carried over to the next slot, the ones with the most time left first, and of
+/// their entries in its rules. An address that is dropped opens again once it is resolved again.
+/// This many fit into one message to the kernel, with any names.
 pub const RESOLVED_MAX: usize = 512;
 
 /// An address that a guest resolved a name to.

@@ -1,10 +1,11 @@
 //! The resolver of guests: a DNS forwarder that knows the slot of each query.
 //!
-//! It looks at the question, and under a policy by name at the addresses in the answer; everything else
-//! passes as it is. A name that is not allowed does not exist for the guest, and its query goes nowhere:
-//! queries carry data out.
+//! It inspects the question and, under a policy by name, the addresses in the answer; everything
+//! else passes unchanged. A name that is not allowed does not exist for the guest, and its query is
+//! not forwarded: queries could carry data out.
 //!
-//! Must hold: the rules know of an answer's addresses before the guest does, by the policy that holds then.
+//! Must hold: an answer's addresses are in the rules before the guest gets the answer, under the
+//! policy in force then.
 
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Weak};
@@ -60,7 +61,7 @@ async fn serve_udp(registry: Weak<Registry>, stop: CancellationToken, socket: Ar
             received = socket.recv_from(&mut buffer) => received,
             () = stop.cancelled() => return,
         };
-        // An error is that of an earlier answer that found nobody.
+        // The error belongs to an earlier response whose recipient was gone.
         let Ok((length, from)) = received else { continue };
         let Some(registry) = registry.upgrade() else { return };
         let (Some(slot), Ok(permit)) = (registry.slot_of(from), Arc::clone(&in_flight).try_acquire_owned())
@@ -71,7 +72,7 @@ async fn serve_udp(registry: Weak<Registry>, stop: CancellationToken, socket: Ar
         registry.tasks.clone().spawn(async move {
             let _permit = permit;
             if let Some(answer) = answer(&registry, &slot, &query, false).await {
-                // Gone meanwhile: nobody waits.
+                // An error means that the guest is gone.
                 let _ = socket.send_to(&answer, from).await;
             }
         });
@@ -159,7 +160,7 @@ async fn answer(
     }
 }
 
-/// The response with which a policy replaces that of the name servers; `None` where they answer.
+/// The policy's own response to a query; `None` if the name servers answer it.
 fn own_answer(
     policy: &NetworkPolicy,
     ceiling: &Ceiling,
@@ -220,7 +221,8 @@ async fn follow(
                 slot = %slot.index, name, error = %chain(&error),
                 "cannot update the addresses of a name"
             );
-            // Closed is safe. What should be closed is not told.
+            // Addresses that fail to open stay closed, which is safe. If the policy closes
+            // addresses of the name, the answer is withheld.
             (!slot.policy().shut_by(name).is_empty()).then_some(ResponseCode::ServFail)
         }
     }

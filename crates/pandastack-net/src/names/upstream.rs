@@ -20,7 +20,7 @@ const SERVERS_MAX: usize = 3;
 /// Longest answer over UDP.
 pub(super) const DATAGRAM_BYTES_MAX: usize = 4096;
 
-/// Name servers: those that were configured, or the host's own as they are now.
+/// Name servers: the configured ones, or the host's current ones.
 #[derive(Debug)]
 pub(crate) struct Upstreams {
     configured: Option<SocketAddr>,

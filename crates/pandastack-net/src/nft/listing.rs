@@ -32,7 +32,8 @@ pub(crate) struct ListedElement {
     pub(crate) note: String,
 }
 
-/// The elements of an expiring set, by a socket of its namespace. A set that is not there has none.
+/// Lists the elements of an expiring set, through a socket of its namespace. A missing set has
+/// none.
 pub(crate) fn list_set(socket: &Netlink, table: &str, set: SetName) -> Result<Vec<ListedElement>> {
     let kind = |message: libc::c_int| (NFNL_SUBSYS_NFTABLES as u16) << 8 | message as u16;
     let mut found = Vec::new();

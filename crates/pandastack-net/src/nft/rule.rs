@@ -233,7 +233,7 @@ impl Rule {
         self.verdict(libc::NF_DROP)
     }
 
-    /// Refuses the packet and says so to its sender, so that its program fails at once.
+    /// Rejects the packet with a reply to its sender, so that the sender's program fails at once.
     pub(crate) fn reject(self) -> Self {
         const ICMP_UNREACHABLE: u32 = 2;
         const ADMINISTRATIVELY_PROHIBITED: u8 = 3;

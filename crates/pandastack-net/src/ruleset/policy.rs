@@ -260,7 +260,7 @@ fn has(ports: PortRange, port: u16) -> bool {
     (ports.first..=ports.last).contains(&port)
 }
 
-/// A range of ports without those whose connections say their name.
+/// A range of ports without the web ports, whose connections carry a host name.
 fn without_web(ports: PortRange) -> Vec<PortRange> {
     WEB_PORTS.into_iter().fold(vec![ports], |ranges, web| {
         let cut = |ports: PortRange| {

@@ -19,7 +19,7 @@ pub const GUEST_PORT: u16 = 4000;
 
 pub struct Guest {
     card: File,
-    /// Frames of IPv6 that came by, among those that were waited for.
+    /// Number of IPv6 frames received while waiting for others.
     pub ipv6_frames: usize,
 }
 

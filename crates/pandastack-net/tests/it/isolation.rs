@@ -239,7 +239,7 @@ fn ipv6_packets_are_dropped() {
         let (inside, outside) = (in_namespace(&namespace, watch_ipv6), watch_ipv6());
         let datagram = [&[0x0f, 0xa0, 0x1b, 0x58, 0, 12, 0, 0][..], b"leak"].concat();
         let packets = [
-            // Router solicitation to all routers: whoever speaks IPv6 on the link would answer.
+            // Router solicitation to all routers: any IPv6 router on the link would answer.
             ipv6_packet("fe80::2", "ff02::2", 58, &[133, 0, 0x7b, 0xb9, 0, 0, 0, 0]),
             ipv6_packet("fe80::2", "fe80::1", 17, &datagram),
             ipv6_packet("fd00::2", "2001:db8::1", 17, &datagram),
@@ -285,7 +285,7 @@ fn host_rules_isolate_slots_without_namespace_rules() {
         service.set_nonblocking(true).unwrap();
         let attacker = lease(&pool, &NetworkPolicy::all()).await;
         let victim = lease(&pool, &NetworkPolicy::all()).await;
-        // Both namespaces lose every rule of their own, as if somebody had broken out into them.
+        // Remove all rules in both namespaces, as an attacker who had broken out into them could.
         let open =
             |slot: &LeasedSlot| File::open(directory.join(format!("netns/lab-{}", slot.index))).unwrap();
         let [from, to] = [open(&attacker), open(&victim)];

@@ -178,7 +178,7 @@ fn serve(address: Ipv4Addr, port: u16, arrived: mpsc::Sender<Arrival>) {
         let mut buffer = [0; 2048];
         while let Ok((length, std::net::SocketAddr::V4(from))) = socket.recv_from(&mut buffer) {
             let payload = String::from_utf8_lossy(&buffer[..length]).into_owned();
-            // Reported before answered: whoever has the answer finds the report.
+            // Report before answering, so that a test that has the answer finds the report.
             if arrived.send((address, payload, from)).is_err() {
                 return;
             }

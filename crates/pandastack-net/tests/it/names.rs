@@ -298,7 +298,7 @@ fn denied_names_and_connections_are_reported() {
         };
         let next = tokio::time::timeout(PATIENCE, denials.recv()).await.unwrap().unwrap();
         assert_eq!(next, told("dns", None, None, Some("b.com")));
-        // The listener may start after the slot was taken: packets are sent until one is told.
+        // The listener may start after the slot was taken: send packets until one is reported.
         let next = loop {
             guest.send("closed", (PRIVATE_SERVER, PORT));
             if let Ok(next) =
@@ -313,7 +313,7 @@ fn denied_names_and_connections_are_reported() {
         guest.send("HTTP/3", (SERVER, 443));
         for protocol in ["tcp", "udp"] {
             let expect = told(protocol, Some(SERVER), Some(443), None);
-            // More of the datagrams above may be told before it.
+            // More of the datagrams above may be reported before it.
             while tokio::time::timeout(PATIENCE, denials.recv()).await.unwrap().unwrap() != expect {}
         }
         pool.shutdown().await.unwrap();

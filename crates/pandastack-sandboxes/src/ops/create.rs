@@ -183,7 +183,8 @@ pub async fn undo(sandboxes: &Sandboxes, record: &SandboxRecord, client: Option<
     let change = Change::at(now()).because(why);
     let go = async |transition| {
         if let Err(error) = sandboxes.transition(&record.id, transition, &change).await {
-            // Not the state it was left in: someone deleted it meanwhile, which is as good.
+            // The state has changed: another request has deleted the sandbox, which is just as
+            // good.
             tracing::debug!(sandbox = %record.id, error = %chain(&error), "undoing a create");
         }
     };
@@ -322,7 +323,7 @@ async fn plan_from_version(
     Ok(plan)
 }
 
-/// Refuses a template that is not the snapshot's own, which would be ignored.
+/// Refuses a template other than the snapshot's own, because it would be ignored.
 fn check_template(sandboxes: &Sandboxes, given: Option<&str>, snapshot: &SnapshotRecord) -> Result<()> {
     let own = &snapshot.spec.template;
     let Some(given) = given.filter(|given| given != own && !TEMPLATES_UNASKED.contains(given)) else {

@@ -103,7 +103,7 @@ pub struct RunStream {
     pub response: Response<Incoming>,
 }
 
-/// What there is to say of a run besides its result, as in a `RunResult`.
+/// Data of a run besides its result, as in a `RunResult`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RunInfo {
     sandbox_id: SandboxId,

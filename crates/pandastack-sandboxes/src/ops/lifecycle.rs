@@ -76,7 +76,8 @@ pub async fn change_state(
                 StateChange::Pause | StateChange::Resume => {}
             }
             let kept = match movement {
-                // Told again, one that sleeps on disk stays as it is, whatever it kept.
+                // A repeated request leaves a sandbox asleep on disk unchanged, including what it
+                // kept.
                 StateChange::Hibernate(keep) if record.spec.residency != Some(Residency::Disk) => Some(keep),
                 _ => None,
             };

@@ -1,4 +1,4 @@
-//! Compares the components of a frozen state with those that its host boots, and with advisories.
+//! Compares the components of a frozen state with its host's current ones, and with advisories.
 
 use std::cmp::Ordering;
 

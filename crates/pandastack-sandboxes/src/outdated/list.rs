@@ -68,8 +68,8 @@ fn shown(surveyed: SurveyEntry, scope: &Scope) -> OutdatedState {
     }
 }
 
-/// What is outdated, in a sentence without its end: `sandbox x sleeps with an outdated guest kernel
-/// 6.1.0-9 (current: 6.1.0-37)`.
+/// Describes an outdated state, as a sentence without a full stop: `sandbox x sleeps with an
+/// outdated guest kernel 6.1.0-9 (current: 6.1.0-37)`.
 pub(super) fn sentence(subject: &Subject, components: &[OutdatedComponent]) -> String {
     let holder = match subject {
         Subject::Sandbox(record) => format!("sandbox `{}` sleeps with", record.id),

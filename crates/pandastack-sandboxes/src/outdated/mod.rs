@@ -6,10 +6,10 @@
 //!     agents <--verdicts-- watch (leader, by the policy) <-+--> event `outdated`
 //! ```
 //!
-//! Must hold: an owner is told before the policy acts, and no sooner than the grace ends does an agent
-//! refuse a state or drop its memory. The verdict is kept by the agent with the state, so that it holds
-//! for every way to wake a sandbox. States of apps, functions and databases are listed with their
-//! owner, and their services replace them; the policy does not touch them.
+//! Must hold: an owner is notified before the policy acts, and an agent refuses a state or drops
+//! its memory only after the grace period. The verdict is kept by the agent with the state, so that
+//! it holds for every way to wake a sandbox. States of apps, functions and databases are listed
+//! with their owner, and their services replace them; the policy does not touch them.
 
 pub mod advisories;
 mod judge;
@@ -33,7 +33,7 @@ pub const CHECK_EVERY: Duration = Duration::from_secs(600);
 /// Days between telling the owner and the first action, unless the settings say otherwise.
 pub const GRACE_DAYS: u32 = 7;
 
-/// What the operator wants done about outdated states.
+/// The operator's policy for outdated states.
 #[derive(Debug, Clone)]
 pub struct OutdatedPolicy {
     /// Action when an outdated state is used.

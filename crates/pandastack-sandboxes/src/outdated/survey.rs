@@ -88,7 +88,7 @@ pub(super) async fn hosts(sandboxes: &Sandboxes) -> (Vec<HostStates>, bool) {
     (answers, complete)
 }
 
-/// What a host says of one state.
+/// A host's report of one state.
 struct State<'a> {
     host: &'a HostStates,
     components: &'a Components,

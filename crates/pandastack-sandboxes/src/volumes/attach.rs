@@ -167,8 +167,9 @@ pub struct DerivedVolumes {
 }
 
 impl DerivedVolumes {
-    /// Creates volumes for `child`, a copy of a sandbox with `originals`, in place of those that it would
-    /// write. They are deleted with it, unless that setting is changed. Read-only volumes are shared.
+    /// Creates volumes for `child`, a copy of a sandbox with `originals`, to replace the volumes
+    /// that it would write. They are deleted with the child, unless that setting is changed.
+    /// Read-only volumes are shared.
     pub async fn add(
         &mut self,
         sandboxes: &Sandboxes,

@@ -1,8 +1,8 @@
 //! The dependency cache: the machine with installed dependencies, from which builds start.
 //!
-//! Must hold: a build begins from one of the template and size that the app is to have now, or from
-//! none. A machine that is created from a snapshot has the snapshot's shape, whatever the app's
-//! settings are by then.
+//! Must hold: a build starts from a cache of the app's current template and size, or without a
+//! cache. A machine that is created from a snapshot has the snapshot's shape, regardless of the
+//! app's current settings.
 
 use pandastack_types::SnapshotId;
 use serde::{Deserialize, Serialize};

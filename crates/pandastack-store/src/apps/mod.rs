@@ -47,8 +47,8 @@ pub trait AppStore: Send + Sync {
     /// Adds a deployment and forgets the oldest beyond `DEPLOYMENTS_PER_APP_MAX` that are over.
     async fn insert_deployment(&self, deployment: &DeploymentRecord) -> Result<()>;
     /// Adds a deployment unless `is_needless` rejects it, given the app's deployments, newest
-    /// first. Returns `false` if it did. Checking and adding are one transaction. Nobody adds one
-    /// in between.
+    /// first. Returns `false` if it did. The check and the insert are one transaction, so no other
+    /// deployment is added in between.
     async fn insert_deployment_unless(
         &self,
         deployment: &DeploymentRecord,
@@ -65,7 +65,7 @@ pub trait AppStore: Send + Sync {
     /// Makes a deployment the live version and gives the one before it `replaced`.
     async fn go_live(&self, deployment: &DeploymentRecord, replaced: DeploymentStatus) -> Result<()>;
 
-    /// Deployments of which something is to be told, oldest first.
+    /// Deployments with a status to report to the Git host, oldest first.
     async fn unreported_deployments(&self, limit: u32) -> Result<Vec<UnreportedDeployment>>;
     /// Records that the start of a deployment was reported, or its end, after which nothing is left to
     /// report.

@@ -21,7 +21,8 @@ pub struct Change {
     pub seen: Option<Box<AgentSandbox>>,
     /// Milliseconds for which the parent of a fork was paused.
     pub pause_ms: Option<f64>,
-    /// The transition is the end of a lifetime: there is no other end until it wakes.
+    /// The transition is the end of a lifetime: the lifetime does not end again until the sandbox
+    /// wakes.
     pub ends_lifetime: bool,
     /// What the sandbox keeps when it is put to sleep.
     pub kept: Option<Keep>,
@@ -46,7 +47,7 @@ impl Change {
     }
 }
 
-/// A change that is not one of state.
+/// A change other than a state transition.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Amendment {
     /// New lifetime.
@@ -76,7 +77,7 @@ pub enum Amendment {
     Network(Box<NetworkPolicy>),
     /// The sandbox, or a snapshot of it, is frozen with outdated components.
     Outdated {
-        /// What is outdated, and what happens when.
+        /// The outdated components, and the action with its time.
         detail: String,
     },
     /// The network policy refused a connection or lookup.
@@ -136,8 +137,8 @@ impl SandboxRecord {
         spec.boot_stages_us.clone_from(&seen.boot_stages_us);
     }
 
-    /// Promotes a child of a fork: it is no longer a candidate. Refuses one that has no machine, because
-    /// another child was promoted first.
+    /// Promotes a child of a fork: it is no longer a candidate. Refuses a child without a machine,
+    /// because another child was promoted first.
     pub fn promote(&mut self, at: Timestamp) -> Result<(), StoreError> {
         if !self.state.is_live() {
             return Err(StoreError::Held(format!(

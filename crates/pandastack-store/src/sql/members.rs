@@ -128,7 +128,7 @@ impl MemberStore for SqlStore {
         admit_any(write.conn(), &member.workspace).await?;
         let changed = || StoreError::Held("the member was changed during the sign-in; try again".to_owned());
         if !update(write.conn(), member).await? {
-            // Whoever has no row yet gets one; a row that was removed does not come back.
+            // A new person gets a row; a removed row is not added again.
             if member.role.is_some() {
                 return Err(changed());
             }
@@ -257,7 +257,7 @@ async fn put(conn: &mut AnyConnection, statement: &'static str, member: &MemberR
     Ok(done.rows_affected() == 1)
 }
 
-/// Changes a row and the rights of its sessions; `false` if there is none.
+/// Changes a row and the rights of its sessions; `false` if the row does not exist.
 async fn update(conn: &mut AnyConnection, member: &MemberRecord) -> Result<bool> {
     let is_there = put(&mut *conn, UPDATE, member).await?;
     if let Some(role) = member.effective_role() {

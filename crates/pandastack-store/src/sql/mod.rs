@@ -107,8 +107,8 @@ impl Write {
         }
     }
 
-    /// Returns whether another server with this instance name is alive. On SQLite there is no
-    /// other.
+    /// Returns whether another server with this instance name is alive. SQLite supports only one
+    /// server.
     async fn is_alive(&mut self, instance: &str) -> Result<bool> {
         match self.end {
             End::Sqlite(_) => Ok(false),

@@ -1,7 +1,7 @@
 //! PostgreSQL, by URL.
 //!
-//! A commit is on disk when it returns (unless the server itself was told otherwise). Several
-//! writers work at once and lock what they change; they may be of several control servers
+//! A commit is on disk when it returns (unless the server is configured otherwise). Several writers
+//! work at once and lock what they change; they may be of several control servers
 //! ([`super::replicas`]).
 
 use sqlx::any::AnyPoolOptions;

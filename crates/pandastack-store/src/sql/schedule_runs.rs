@@ -246,7 +246,8 @@ impl RunStore for SqlStore {
         .await?;
         for run in records::<_, RunRecord>(ready)? {
             let schedule = schedule_to_change(&mut write, lock, run.schedule.as_str()).await?;
-            // One that was replaced by an earlier of this very look is no longer queued.
+            // An earlier run of this loop may have replaced this one, which is then no longer
+            // queued.
             let run = run_by_id(write.conn(), "", run.id.as_str()).await?;
             if let (Some(schedule), Some(run)) = (schedule, run)
                 && run.state == RunState::Queued

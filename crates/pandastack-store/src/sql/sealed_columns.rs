@@ -1,7 +1,7 @@
 //! Columns with secrets, and bringing their rows to the current generation of the join secret.
 //!
-//! Must hold: a row is replaced only if it is unchanged since it was read, so that sealing goes on while the
-//! row is used, may be cut off at any time, and is safe to repeat.
+//! Must hold: a row is replaced only if it is unchanged since it was read, so that sealing can run
+//! while the row is used, can be interrupted at any time, and is safe to repeat.
 
 use async_trait::async_trait;
 use sqlx::{AnyConnection, AssertSqlSafe};

@@ -90,8 +90,8 @@ impl Sqlite {
     }
 }
 
-/// Waits until everything committed so far is on disk. Frames that a checkpoint moved meanwhile are
-/// in the database file, which SQLite syncs before it reuses the log.
+/// Waits until everything committed so far is on disk. Frames that a concurrent checkpoint moved
+/// are in the database file, which SQLite syncs before it reuses the log.
 async fn sync(log: Arc<File>) -> Result<()> {
     let synced = tokio::task::spawn_blocking(move || log.sync_data()).await;
     Ok(synced.unwrap_or_else(|failed| Err(std::io::Error::other(failed))).map_err(sqlx::Error::Io)?)

@@ -92,7 +92,7 @@ impl TokenStore for SqlStore {
         let mut write = self.write(Durability::Power).await?;
         write.lock_workspace(&new.workspace).await?;
         check_maker(&mut write, by, new.created_at).await?;
-        // Whatever ends earlier keeps its end.
+        // A key that expires earlier keeps its expiry.
         let ended = sqlx::query(
             "UPDATE tokens SET expires_at_us = CASE WHEN expires_at_us < $1 THEN expires_at_us ELSE $1 END \
              WHERE prefix = $2 AND workspace_id = $3 AND member_id IS NULL",

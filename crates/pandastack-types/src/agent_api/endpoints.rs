@@ -193,7 +193,7 @@ endpoints! {
     PlainTerminalSocket: Get "/sandboxes/{sandbox}/ssh" [sandbox: SandboxId] ? TerminalQuery,
         Empty => Upgrade<WebSocketProtocol>;
 
-    /// Lists processes, including those that ended a short while ago.
+    /// Lists processes, including ones that ended recently.
     ListProcesses: Get "/sandboxes/{sandbox}/processes" [sandbox: SandboxId], Empty => Json<api::ProcessList>;
     /// Starts a process; responds with it, or with its events.
     StartProcess: Post "/sandboxes/{sandbox}/processes" [sandbox: SandboxId] ? StartProcessQuery,

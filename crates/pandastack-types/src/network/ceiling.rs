@@ -83,8 +83,8 @@ impl Ceiling {
 }
 
 impl NetworkPolicy {
-    /// Returns whether the operator's own mirrors and addresses belong to what the policy opens: it opens the
-    /// internet, or the package registries that they stand for.
+    /// Returns whether the policy opens the operator's mirrors and addresses: it opens the
+    /// internet, or the package registries that they replace.
     pub(super) fn has_internet(&self) -> bool {
         self.egress == Egress::All || !self.presets.is_empty()
     }

@@ -10,7 +10,7 @@
 //!
 //! The tests prove order of events, formats, confinement and recovery. Speed means nothing:
 //! everything is emulated twice. An outer machine that lacks processor time calibrates its clock
-//! wrongly, so nothing else should run meanwhile.
+//! wrongly, so nothing else should run at the same time.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -77,7 +77,7 @@ impl Lab {
             "pandastack": tree::pandastack(),
             "firecracker": firecracker,
             "full": full,
-            // For whoever works on one of them.
+            // For work on a single engine.
             "only": std::env::var("PANDASTACK_TEST_KVM_ENGINE").ok(),
         });
         fs::write(dir.join("settings.json"), settings.to_string())

@@ -35,7 +35,7 @@ pub struct Module {
 pub struct Import {
     /// The name in this module; `None` for a glob.
     pub name: Option<String>,
-    /// Path that it stands for.
+    /// Path that the name refers to.
     pub mention: Mention,
 }
 
