@@ -21,8 +21,7 @@ from .errors import ArgumentTypeError
 C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Location of an invalid value in an argument (``["PORT"]``), the expected kind, and the actual
-#value.
+#: Location of an invalid value in an argument (``["PORT"]``), the expected kind, the actual value.
 Fault = Tuple[str, str, Any]
 
 

@@ -22,8 +22,7 @@ _PASSING = frozenset({502, 503})
 
 
 def is_passing(error: Optional[PandaStackError]) -> bool:
-    """Whether the failure may be temporary. ``None`` means that the stream ended without an
-    error."""
+    """Whether the failure may be temporary. ``None``: the stream ended without an error."""
     if error is None:
         return True
     if isinstance(error, RequestTimeout):
