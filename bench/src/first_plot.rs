@@ -12,7 +12,7 @@ use crate::report::Report;
 
 /// A typical first cell. Its import counts as part of the first plot.
 const PLOT: &str = "import matplotlib.pyplot as plt\nplt.plot([1, 4, 9, 16])\nplt.show()";
-/// The first plot takes at most so many times as long as the second one.
+/// Largest ratio of the first plot's time to the second's.
 const AT_MOST: f64 = 3.0;
 const FIRST: &str = "first plot of a code context";
 const SECOND: &str = "second plot";

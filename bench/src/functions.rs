@@ -21,7 +21,7 @@ use pandastack_types::api::{
 use crate::api::{create, delete, exec, ms_since};
 use crate::report::Report;
 
-/// How much to measure.
+/// Number of samples.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// Cold calls, each beside a create and a plain program.
@@ -48,7 +48,7 @@ const TEMPLATE: &str = "code-interpreter";
 /// Imports pandas once, and does a little with it in each call.
 const PANDAS: &str = "import pandas\n\n\ndef handler(event, context):\n    \
                       return int(pandas.DataFrame({'n': range(10)})['n'].sum())\n";
-/// The same as a program.
+/// The same work as a plain program.
 const PROGRAM: &str = "import pandas\nprint(int(pandas.DataFrame({'n': range(10)})['n'].sum()))\n";
 /// Does nothing, in `fetch` style.
 pub const EMPTY: &str = "def fetch(request):\n    return ''\n";
@@ -62,7 +62,7 @@ const SCHEDULES: usize = 5;
 const WARMING_FIRES: u32 = 2;
 /// Seconds between two of those times.
 const FIRE_EVERY_SECONDS: u64 = 2;
-/// How long a deploy or the end of an idle machine is waited for.
+/// Longest wait for a deploy, or for the end of an idle machine.
 const WAIT_MAX: Duration = Duration::from_secs(600);
 /// Interval between two checks of either.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -294,7 +294,7 @@ fn machines(data_dir: &Path) -> Vec<u64> {
     crate::memory::pids(&data_dir.join("store/sandboxes"))
 }
 
-/// Processes that are kept to be forked.
+/// Processes of zygotes.
 fn zygotes(data_dir: &Path) -> Vec<u64> {
     crate::memory::pids(&data_dir.join("store/zygotes"))
 }

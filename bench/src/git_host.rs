@@ -48,7 +48,7 @@ const REPOSITORY: &str = "app.git";
 /// Bytes of a request: a push without packages is far smaller.
 const BODY_BYTES_MAX: usize = 64 << 20;
 
-/// A host that serves one repository, for as long as it is kept.
+/// A host that serves one repository until it is dropped.
 pub struct GitHost {
     _server: AbortOnDropHandle<()>,
     _link: Link,
@@ -92,7 +92,7 @@ impl Link {
         let _ = ip(&["link", "delete", LINK]);
         let here = gettid();
         let there = std::thread::spawn(move || listen_beyond(here)).join();
-        // From here on, so that what is half made is removed too.
+        // Created here, so that a partial setup is removed too.
         let link = Self;
         let listener = there.map_err(|_| anyhow!("the thread in the namespace panicked"))??;
         ip(&["address", "add", &format!("{HERE}/{PREFIX_BITS}"), "dev", LINK])?;
@@ -153,7 +153,8 @@ async fn answer(root: &Path, request: Request) -> Result<Response> {
     let backend = backend.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
     let mut child = backend.spawn().context("start `git http-backend`")?;
     let mut stdin = child.stdin.take().context("`git http-backend` has no input")?;
-    // At the same time: it may answer before it has read everything. If it does not want the rest, its answer says why.
+    // Feed it concurrently: it may answer before it has read everything. If it stops reading, its
+    // response has the reason.
     let feed = async move { drop(stdin.write_all(&body).await) };
     let ((), output) = futures::future::join(feed, child.wait_with_output()).await;
     let output = output.context("wait for `git http-backend`")?;
@@ -199,7 +200,7 @@ mod tests {
         assert!(response(b"Content-Type: text/plain").is_err());
     }
 
-    /// In a namespace that stands in for the host.
+    /// In a namespace that represents the host.
     #[test]
     fn what_is_pushed_can_be_fetched_and_nothing_is_left() {
         if !rustix::process::geteuid().is_root() || ip(&["-V"]).is_err() {
@@ -226,7 +227,7 @@ mod tests {
             pushed.push(tree.commit(&["page"]).await.unwrap());
             tree.push().await.unwrap();
         }
-        // As a build machine does: by the commit's id, without what came before.
+        // As a build machine does: by the commit's id, without history.
         git(copy.path(), &["init", "--quiet"]).await.unwrap();
         for (commit, text) in pushed.iter().zip(["one", "two"]) {
             git(copy.path(), &["fetch", "--quiet", "--depth=1", &host.url(), commit]).await.unwrap();

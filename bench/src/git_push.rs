@@ -17,7 +17,7 @@ use crate::http::Connection;
 
 /// The branch that is pushed, which is also what apps deploy by default.
 const BRANCH: &str = "refs/heads/main";
-/// Of every commit.
+/// Message of every commit.
 const MESSAGE: &str = "change one line";
 
 /// Runs git in a directory, ignoring the host's own git settings.
@@ -33,7 +33,7 @@ pub fn git_command(dir: &Path) -> Command {
     command
 }
 
-/// Runs git in a directory; what it printed.
+/// Runs git in a directory; returns its output.
 pub async fn git(dir: &Path, words: &[&str]) -> Result<String> {
     let output = git_command(dir).args(words).output().await.context("start git")?;
     let error = String::from_utf8_lossy(&output.stderr);
@@ -54,14 +54,14 @@ impl<'a> WorkTree<'a> {
         Ok(Self { dir })
     }
 
-    /// Commits these files as they are now; the commit's id.
+    /// Commits the current contents of these files; returns the commit's id.
     pub async fn commit(&self, files: &[&str]) -> Result<String> {
         git(self.dir, &[&["add", "--"], files].concat()).await?;
         git(self.dir, &["commit", "--quiet", "--message", MESSAGE]).await?;
         git(self.dir, &["rev-parse", "HEAD"]).await
     }
 
-    /// Pushes what is committed.
+    /// Pushes all commits.
     pub async fn push(&self) -> Result<()> {
         git(self.dir, &["push", "--quiet", "origin", &format!("HEAD:{BRANCH}")]).await.map(drop)
     }
@@ -69,7 +69,7 @@ impl<'a> WorkTree<'a> {
 
 /// The webhook of an app.
 pub struct Webhook {
-    /// Its address.
+    /// URL of the webhook.
     pub url: String,
     /// Secret that signs the repository's deliveries.
     pub secret: String,

@@ -34,7 +34,7 @@ pub enum Part {
     Backups,
 }
 
-/// How much to measure.
+/// Number of samples.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// Creates, each beside one of `base`.
@@ -57,7 +57,7 @@ impl Plan {
         Plan { creates: 50, branched_mib: 1024, rounds: 20, pgbench_seconds: 20, pgbench_turns: 10 };
 }
 
-/// How long something that is done in the background is waited for.
+/// Longest wait for background work.
 const WAIT_MAX: Duration = Duration::from_secs(300);
 /// Interval between two checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -78,7 +78,7 @@ const MIB: u64 = 1024 * 1024;
 pub struct Setup<'a> {
     /// The platform.
     pub client: &'a Client,
-    /// Its data directory.
+    /// Data directory of the platform.
     pub data_dir: &'a Path,
     /// First address of its network.
     pub network: std::net::Ipv4Addr,
@@ -160,7 +160,8 @@ async fn edge_throughput(
     let straight = straight_url(setup, database)?;
     setup.pgbench(&through, &["--initialize", "--quiet", "--scale=10"]).await?;
     let seconds = plan.pgbench_seconds.to_string();
-    // Its small tables are vacuumed before each, so that none pays for the rows of the one before.
+    // pgbench's small tables are vacuumed before each run, so that no run pays for the rows of an
+    // earlier one.
     let transactions = ["--client=4", "--time", &seconds];
     let queries = ["--select-only", "--protocol=prepared", "--no-vacuum", "--time", &seconds];
     let mut rates = Vec::new();
@@ -250,7 +251,7 @@ async fn backups(setup: &Setup<'_>, database: &Database, plan: Plan, report: &mu
         ensure!(Instant::now() < deadline, "there is no base backup");
         tokio::time::sleep(POLL_INTERVAL).await;
     }
-    // The first one also waits for what was written before it.
+    // The first change also waits for earlier writes.
     restorable(client, &database.id, "CREATE TABLE last (n int)").await?;
     for _ in 0..plan.rounds {
         let took_ms = restorable(client, &database.id, "INSERT INTO last VALUES (1)").await?;

@@ -15,7 +15,7 @@ struct Figure {
     samples: Samples,
 }
 
-/// A promise and how it was kept.
+/// A target and whether it was met.
 #[derive(Debug, Clone, Serialize)]
 struct Bar {
     name: String,
@@ -75,7 +75,7 @@ impl Report {
         }
     }
 
-    /// Holds a figure against its bar. One that was not measured is left out.
+    /// Compares a figure with its target. A figure that was not measured is left out.
     pub fn bar(&mut self, name: &str, measured: Option<f64>, at_most: f64) {
         self.bars.extend(measured.map(|measured| Bar { name: name.to_owned(), measured, at_most }));
     }

@@ -20,7 +20,7 @@ use crate::memory;
 use crate::plot::Plot;
 use crate::report::Report;
 
-/// How much to measure.
+/// Number of samples.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// Samples of each figure.
@@ -43,9 +43,9 @@ const TREE: u32 = 20;
 const PLOTTED: [(&str, u64); 4] = [("base", 16), ("base", 64), ("base", 256), ("code-interpreter", 640)];
 /// Commands run at once in the children of a tree.
 const EXECS_AT_ONCE: usize = 16;
-/// How long the warm machine of a template may take to come.
+/// Longest wait for a template's zygote.
 const ZYGOTE_MAX: Duration = Duration::from_secs(300);
-/// How long light sleep may take to come.
+/// Longest wait for light sleep.
 const DOZE_MAX: Duration = Duration::from_secs(60);
 
 /// Measures all of it, and draws how the pauses grow.
@@ -100,13 +100,14 @@ async fn yardsticks(client: &Client, bare: &mut Bare, plan: Plan, report: &mut R
     Ok(())
 }
 
-/// A sandbox with that much memory written and kept.
+/// A sandbox that holds that much written memory.
 async fn dirtied(client: &Client, mib: u64) -> Result<Sandbox> {
     dirtied_of(client, "base", mib).await
 }
 
-/// Shared memory is half of a guest's unless told otherwise. Random bytes take an emulated guest a second for each 20 MiB, so
-/// some are made once and repeated: each page is compared with the one below it only.
+/// Shared memory is limited to half of a guest's by default. Generating random bytes takes an
+/// emulated guest a second per 20 MiB, so some are generated once and repeated: each page is
+/// compared only with the base's page.
 async fn dirtied_of(client: &Client, template: &str, mib: u64) -> Result<Sandbox> {
     let sandbox = create(client, template).await?;
     if mib > 0 {
@@ -238,8 +239,8 @@ fn beside(mib: u64) -> String {
     format!("bare restore to first exec, beside sleeps of {mib} MiB")
 }
 
-/// Returns when nothing is left of the machine of a sandbox that fell asleep: it ends behind the answer, and what is asked next waits
-/// for that.
+/// Returns when the machine of a sandbox that fell asleep has ended: it ends after the response,
+/// and the next request waits for that.
 async fn machine_ended(client: &Client, sandbox: &SandboxId) -> Result<()> {
     client.hibernate_sandbox(sandbox, Keep::Memory).await?;
     Ok(())

@@ -1,17 +1,17 @@
-//! How much to measure, and on which platform.
+//! Number of samples, and the platform to measure.
 
 use std::path::Path;
 
 use pandastack_client::Client;
 
-/// How much to measure.
+/// Number of samples.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// Wakes of each kind.
     pub wakes: u32,
     /// Pushes of the Vite app, each beside a build by hand.
     pub pushes: u32,
-    /// Seconds of requests one way, and how often both ways take turns after one that does not count.
+    /// Seconds of requests per way, and the number of rounds with both ways after an uncounted one.
     pub load_seconds: u64,
     pub load_turns: u32,
     /// Deployments under load.
@@ -31,7 +31,7 @@ pub struct Setup<'a> {
     pub client: &'a Client,
     /// Address and port of its edge.
     pub edge: &'a str,
-    /// Its data directory.
+    /// Data directory of the platform.
     pub data_dir: &'a Path,
     /// First address of its network.
     pub network: std::net::Ipv4Addr,

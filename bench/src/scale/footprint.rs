@@ -14,14 +14,14 @@ use crate::report::Report;
 
 /// Beginning of a machine process's name.
 const MACHINE: &str = "qemu-system";
-/// How long deleted sandboxes may take to be gone.
+/// Longest time for deleted sandboxes to disappear.
 const SETTLE_MAX: Duration = Duration::from_secs(60);
 /// Interval between two checks: no event reports that a host is clean.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Kinds of resources that vary with the number of ready slots.
 const READY: [&str; 4] = ["links", "namespaces", "mounts", "rules"];
 const READY_SLACK: i64 = 8;
-/// Descriptors that come and go with pooled connections.
+/// Number of descriptors that pooled connections may add.
 const CONNECTION_SLACK: i64 = 16;
 
 /// Directories and names of the measured platform.
@@ -39,7 +39,7 @@ pub struct PlatformPaths {
 pub type Footprint = BTreeMap<&'static str, i64>;
 
 impl PlatformPaths {
-    /// Everything that a leak would grow.
+    /// Counts every resource that a leak would increase.
     pub async fn footprint(&self, client: &Client) -> Result<Footprint> {
         let store = self.data_dir.join("store");
         let in_store = |kind: &str| count_entries(&store.join(kind));

@@ -23,7 +23,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const GROWTH_MIB: f64 = 16.0;
 const FILE: &str = "/srv/large";
 
-/// One file of that size, there and back.
+/// Uploads and downloads one file of that size.
 pub async fn measure(
     client: &Client,
     platform: &PlatformPaths,

@@ -150,7 +150,7 @@ impl AgentClient {
         E::Response::parse(&received).map_err(|error| self.bad_response(error))
     }
 
-    /// Makes a call whose body is read while it comes.
+    /// Makes a call whose response body is streamed.
     pub async fn stream<E>(
         &self,
         endpoint: E,

@@ -185,7 +185,7 @@ impl Twin {
         self.machine.as_ref()
     }
 
-    /// Ends it and removes what it had.
+    /// Ends the twin and removes its resources.
     pub(crate) async fn end(self) {
         crate::running_machine::kill(self.machine.as_ref()).await;
         remove_sockets(self.runtime_dir).await;

@@ -149,11 +149,12 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Makes a group for one machine, limited to what a machine of that shape may use. Zygotes have no limits: what is
-    /// forked from them passes through their group.
+    /// Creates a group for one machine, with the limits of its shape. Zygotes have no limits: their
+    /// forks pass through their group.
     pub fn create(&self, name: &str, shape: Option<Shape>) -> io::Result<Cgroup> {
         let group = self.group(name);
-        // The group of a workspace goes with its last machine, perhaps just before this one is made in it.
+        // A workspace's group is removed with its last machine, which may happen just before this
+        // machine's group is created in it.
         let made = (0..WORKSPACE_ATTEMPTS).find_map(|attempt| {
             let made = self.create_workspace(&group).and_then(|()| group.create());
             let is_gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
@@ -231,7 +232,7 @@ impl Cgroups {
     /// Removes every empty group.
     pub fn sweep(&self) {
         for dir in self.all() {
-            // Groups with processes refuse, files are no directories: both are meant to stay.
+            // Fails for groups with processes and for files: both should stay.
             let _ = fs::remove_dir(dir);
         }
     }
@@ -313,7 +314,7 @@ impl Cgroup {
         texts.filter_map(|text| text.trim().parse::<u64>().ok()).max().unwrap_or(0)
     }
 
-    /// Memory of its processes that only ending or hibernating them gives back.
+    /// Memory of its processes that is released only by ending or hibernating them.
     pub fn own_memory_bytes(&self) -> u64 {
         let own = match self.version {
             Version::V2 => ["anon ", "shmem "],
@@ -327,7 +328,7 @@ impl Cgroup {
         texts.map(of_text).max().unwrap_or(0)
     }
 
-    /// Its process, the first one if there are several.
+    /// The first process in the group.
     pub fn pid(&self) -> Option<u32> {
         let texts = self.dirs.iter().filter_map(|dir| fs::read_to_string(dir.join("cgroup.procs")).ok());
         texts.filter_map(|text| text.lines().next()?.parse().ok()).next()

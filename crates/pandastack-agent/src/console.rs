@@ -14,7 +14,7 @@ const LINES_MAX: usize = 12;
 /// Longest text of these lines; it becomes part of records, views and events.
 const BYTES_MAX: usize = 2048;
 
-/// Why the guest's kernel gave up, with the last lines of the console; `None` if it did not.
+/// Reason of a guest kernel's panic, with the last lines of the console; `None` without a panic.
 pub(crate) fn kernel_panic(console: &Path) -> Option<String> {
     panic_in(&String::from_utf8_lossy(&read_tail(console)))
 }
@@ -30,7 +30,7 @@ fn panic_in(text: &str) -> Option<String> {
     Some(format!("the guest's kernel panicked: {reason}; last console lines: {}", printable(&shown)))
 }
 
-/// The end of a text, without what would move a cursor.
+/// The end of a text, without control sequences.
 fn printable(text: &str) -> String {
     let start = (text.len().saturating_sub(BYTES_MAX)..text.len()).find(|at| text.is_char_boundary(*at));
     text[start.unwrap_or(0)..].chars().filter(|one| !one.is_control()).collect()

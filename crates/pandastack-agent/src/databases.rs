@@ -4,11 +4,13 @@
 //!   guest --192.0.0.1:5432--> agent --upgrade, with the sandbox's id--> control --grant--> the database's machine
 //! ```
 //!
-//! The agent says which machine speaks and copies bytes; control decides what the machine may mean, at every connection. So nothing
-//! about it is kept here, and sleep, wake, forks and restarts of this agent change nothing.
+//! The agent identifies the machine and copies bytes; control decides for every connection which
+//! databases the machine may reach. So this module keeps no state, and sleep, wake, forks and
+//! restarts of this agent change nothing.
 //!
-//! Must hold: a machine is named by the slot that its connection came from, never by what it says; a control server that is being
-//! restarted is waited for, so that programs see a connection that takes longer.
+//! Must hold: a machine is identified by the slot that its connection came from, never by data it
+//! sends; during a restart of control the connection waits, so that programs only see a slow
+//! connection.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -78,13 +78,13 @@ pub struct ChosenEngine {
     pub engine: Arc<dyn Engine>,
     /// Kind of the engine.
     pub kind: EngineKind,
-    /// One sentence for the log and for `doctor`.
+    /// Reason, as one sentence for the log and for `doctor`.
     pub reason: String,
 }
 
 /// Inputs of the engine choice.
 pub struct EngineSearch<'a> {
-    /// From the settings.
+    /// The choice in the settings.
     pub choice: EngineChoice,
     /// Verdict on whether KVM runs guests.
     pub kvm: KvmVerdict,

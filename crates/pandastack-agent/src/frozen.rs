@@ -40,7 +40,8 @@ fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
-/// A sandbox that sleeps with its memory. One that kept its disk alone boots with what is current.
+/// A sandbox that sleeps with its memory; `None` for one that kept only its disk, which boots with
+/// current components.
 fn sleeper(layout: &Layout, dir: &Path) -> Option<FrozenSandbox> {
     let id = dir.file_name()?.to_str()?.parse().ok()?;
     let record: SandboxRecord = read_json(&layout.record(&id)).ok()?;
@@ -67,7 +68,7 @@ fn bakes(dir: &Path) -> Vec<FrozenTemplate> {
     manifests.map(|manifest| FrozenTemplate { name: name.clone(), components: manifest.components }).collect()
 }
 
-/// Keeps new verdicts. States that are gone need none.
+/// Stores new verdicts. States that no longer exist are skipped.
 pub(crate) async fn set_verdicts(host: &Arc<Host>, verdicts: OutdatedVerdicts) -> Result<()> {
     for (id, verdict) in verdicts.sandboxes {
         match host.sandbox(&id) {

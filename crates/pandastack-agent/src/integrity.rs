@@ -54,7 +54,7 @@ struct Sum {
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Checksums {
-    /// By file name.
+    /// Sums by file name.
     files: BTreeMap<String, Sum>,
     /// The host's boot in which they were last found right.
     verified_boot: String,
@@ -127,8 +127,8 @@ pub(crate) fn verify(dir: &Path, stop: &CancellationToken) -> Result<()> {
     let known: Checksums = read_json(&path)?;
     for (name, expected) in &known.files {
         let path = dir.join(name);
-        // Sums of a file that was replaced say nothing about this one; and a link to a snapshot has its sums, but not the images of
-        // its volumes. What must be there is for the seals to say.
+        // Sums of a replaced file do not apply to this one; and a link to a snapshot has its sums,
+        // but not the images of its volumes. The seals decide which files must exist.
         if !path.exists() || read_seal(&path)? != expected.seal {
             continue;
         }
@@ -144,7 +144,7 @@ pub(crate) fn verify(dir: &Path, stop: &CancellationToken) -> Result<()> {
 pub(crate) async fn run_at_low_priority(work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
     let (report, outcome) = tokio::sync::oneshot::channel();
     let run = move || {
-        // Of this thread alone. Without it the work is only less polite.
+        // Affects this thread only. A failure only means normal priority.
         let _ = rustix::process::setpriority_process(None, NICENESS);
         let _ = report.send(work());
     };

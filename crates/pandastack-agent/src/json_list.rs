@@ -1,4 +1,4 @@
-//! Long lists as JSON: kept within a budget, and answered piece by piece.
+//! Long lists as JSON: held within a budget, and sent in pieces.
 
 use std::convert::Infallible;
 

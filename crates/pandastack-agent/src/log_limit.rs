@@ -24,7 +24,7 @@ use rustix::fs::{FallocateFlags, fallocate, inotify};
 use tokio::io::unix::AsyncFd;
 use tokio_util::sync::CancellationToken;
 
-/// Time between a write and the look at its file.
+/// Time between a write and the check of its file.
 const CHECK_AFTER: Duration = Duration::from_secs(1);
 /// Bytes of events read at once.
 const EVENTS_BYTES: usize = 4096;
@@ -32,7 +32,7 @@ const EVENTS_BYTES: usize = 4096;
 /// The files that are kept bounded.
 pub(crate) struct LogLimit {
     inotify: OwnedFd,
-    /// By watch descriptor.
+    /// Files by watch descriptor.
     files: Mutex<HashMap<i32, PathBuf>>,
 }
 
@@ -105,7 +105,7 @@ impl LogLimit {
         let mut buffer = [MaybeUninit::uninit(); EVENTS_BYTES];
         let mut events = inotify::Reader::new(&self.inotify, &mut buffer);
         while let Ok(event) = events.next() {
-            // A watch that fired is gone; one of a file that was removed is, too, without having fired.
+            // A watch is removed once it fires, and also, without firing, when its file is removed.
             let path = files.remove(&event.wd());
             if event.events().contains(inotify::ReadFlags::MODIFY) {
                 written.extend(path);

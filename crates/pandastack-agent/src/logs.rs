@@ -70,7 +70,8 @@ impl Follower {
         Ok(Self { file, changes, line: Vec::new(), rest: Vec::new() })
     }
 
-    /// Events with one line each, until the reader goes away, the log does, or the agent stops.
+    /// Events with one line each, until the reader disconnects, the log is removed, or the agent
+    /// stops.
     pub(crate) fn events(
         self,
         stop: CancellationToken,
@@ -126,7 +127,7 @@ impl Follower {
         }
     }
 
-    /// Waits until the file changed; false when it is gone.
+    /// Waits until the file changes; false if it was removed.
     async fn wait(&mut self) -> bool {
         let Ok(mut ready) = self.changes.readable().await else { return false };
         let mut buffer = [MaybeUninit::uninit(); EVENTS_BYTES];

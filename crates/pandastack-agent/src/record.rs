@@ -164,7 +164,7 @@ fn write_private(path: &Path, bytes: &[u8]) -> io::Result<std::fs::File> {
     use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
     let mut options = std::fs::OpenOptions::new();
     let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
-    // One that an interrupted write left has the mode that it was made with.
+    // A leftover file of an interrupted write keeps its old mode.
     file.set_permissions(std::fs::Permissions::from_mode(0o600))?;
     file.write_all(bytes)?;
     Ok(file)

@@ -103,7 +103,7 @@ fn claims(records: &[SandboxRecord], of_zygotes: &HashSet<u32>) -> Vec<(SlotInde
 fn reserve_users(host: &Host, records: &[SandboxRecord]) {
     let entries =
         |dir: PathBuf| std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
-    // Of sleepers too: some have no record that can be read.
+    // Sleeping sandboxes too: some have no readable record.
     let sleepers = entries(host.layout.sandboxes()).map(|dir| dir.join(layout::SLEEP));
     let saved = entries(host.layout.snapshots()).chain(sleepers);
     let manifests = saved.filter_map(|dir| read_json::<Manifest>(&dir.join(names::MANIFEST)).ok());
@@ -226,7 +226,7 @@ async fn recover_one(host: &Arc<Host>, mut record: SandboxRecord) {
     }
     host.remove_dir(host.layout.fork(&id)).await;
     if !is_to_adopt(&record) {
-        // Asleep or failed: a machine that is still there was being ended, or being woken.
+        // Asleep or failed: a machine that still runs was being ended or woken.
         end_machine(host, &record).await;
         record.slot = None;
         if record.machine.take().is_some() {
@@ -295,7 +295,7 @@ async fn end_machine(host: &Arc<Host>, record: &SandboxRecord) {
     if let Ok(machine) = host.engine.adopt(known).await {
         kill(machine.as_ref()).await;
     }
-    // Its slot was kept for a machine that was to be adopted.
+    // The slot was kept for a machine to be adopted.
     let mut resources = MachineResources::adopted(
         host,
         &record.group_name(),

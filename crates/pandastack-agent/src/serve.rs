@@ -28,7 +28,7 @@ const OWN_GROUP: &str = "agent";
 
 /// Runs an agent until `shutdown` is cancelled. Machines continue without it.
 ///
-/// Boxed, so that the agent is compiled in this crate and not in the one that awaits it.
+/// Boxed, so that the agent is compiled in this crate and not in its caller's.
 pub fn serve(
     config: AgentConfig,
     shutdown: CancellationToken,
@@ -126,7 +126,8 @@ async fn listen(host: &Arc<Host>, shutdown: CancellationToken) -> anyhow::Result
             if let Some(parent) = path.parent() {
                 std::fs::create_dir_all(parent).with_context(|| format!("making {}", parent.display()))?;
             }
-            // A predecessor's socket: it is gone, or it would still hold the network slots' claim.
+            // A predecessor's socket. The predecessor has ended: otherwise it would still hold the
+            // claim on the network slots.
             let _ = std::fs::remove_file(path);
             let listener = tokio::net::UnixListener::bind(path)
                 .with_context(|| format!("listening on {}", path.display()))?;

@@ -215,7 +215,7 @@ fn link_files(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Seals what a complete snapshot directory holds: its own files, and images of volumes where it has them.
+/// Seals the files of a complete snapshot directory: its own, and images of volumes if it has any.
 pub(crate) fn seal(dir: &Path, volumes: usize) -> Result<Seals> {
     let images = (0..volumes).map(names::volume).filter(|name| dir.join(name).exists());
     let all: Vec<String> = FILES.into_iter().map(str::to_owned).chain(images).collect();
@@ -271,7 +271,7 @@ async fn write_checksums(host: &HostResources, dir: &Path, seals: Seals) {
     }
 }
 
-/// Sums the contents of named snapshots and sleepers that an earlier agent did not come to.
+/// Computes missing checksums of snapshots and sleeping sandboxes, left by an earlier agent.
 pub(crate) fn sum_the_rest(host: &Arc<HostResources>) {
     for (dir, seals) in unsummed(entries(&host.layout.snapshots())) {
         checksum_in_background(host, dir, seals, Duration::ZERO);

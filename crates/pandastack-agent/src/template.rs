@@ -138,8 +138,8 @@ impl Templates {
         (build, outcome)
     }
 
-    /// Removes baked sizes of a template beyond the most recently used ones. Machines made of them keep
-    /// what they need by hard link.
+    /// Removes baked sizes of a template beyond the most recently used ones. Machines made from
+    /// them keep the files that they need by hard link.
     async fn give_up_sizes(&self, recipe: &Recipe) {
         let prefix = sizes_prefix(recipe);
         let dirs = std::fs::read_dir(self.host.layout.templates("")).into_iter().flatten().flatten();
@@ -187,11 +187,11 @@ struct Size {
     /// Time of the last use; `None` for a size that a predecessor baked and that was not used
     /// since.
     used: Option<Instant>,
-    /// Not being baked.
+    /// Whether no bake is in progress.
     settled: bool,
 }
 
-/// Sizes to give up so that `max` are left: those not used for longest.
+/// The least recently used sizes, to evict so that `max` are left.
 fn beyond(mut sizes: Vec<Size>, max: usize) -> Vec<String> {
     sizes.sort_by_key(|size| std::cmp::Reverse(size.used));
     sizes.into_iter().skip(max).filter(|size| size.settled).map(|size| size.name).collect()

@@ -39,7 +39,7 @@ use crate::host_resources::HostResources;
 use crate::layout::{Layout, volume as names};
 use crate::record::{read_json, write_json, write_json_durably};
 
-/// Ratio by which the free space of a host may be promised to its volumes. Images take space as
+/// Factor by which a host's free space may be overcommitted to its volumes. Images take space as
 /// they are written, and few are ever full. Beyond it: 507.
 pub(crate) const OVERCOMMIT: u64 = 4;
 

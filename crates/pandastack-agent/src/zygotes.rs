@@ -223,15 +223,15 @@ impl Zygotes {
             Some(state @ State::Ready(_)) => std::mem::replace(state, State::Ending),
             _ => return,
         };
-        // Also when this is given up half way.
+        // Also if this future is dropped early.
         let _unlist = UnlistOnDrop { zygotes: self, name };
         if let State::Ready(zygote) = found {
             zygote::end(&self.host, name, zygote).await;
         }
     }
 
-    /// Takes over the zygotes of the agent's predecessor. The ones that cannot be are removed.
-    /// `slots`: which of theirs are there and no sandbox's.
+    /// Takes over the zygotes of the agent's predecessor. Zygotes that cannot be adopted are
+    /// removed. `slots`: their slots that exist and belong to no sandbox.
     pub(crate) async fn adopt(&self, slots: &HashSet<u32>) {
         let host = &self.host;
         for entry in std::fs::read_dir(host.layout.zygotes()).into_iter().flatten().flatten() {

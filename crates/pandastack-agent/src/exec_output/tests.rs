@@ -44,7 +44,7 @@ async fn body_of(response: Response) -> Vec<u8> {
     body.to_vec()
 }
 
-/// All bytes as they would be read at once, however they come and wherever blocks end.
+/// All bytes read the same as in one piece, for any chunks and block ends.
 #[tokio::test]
 async fn exec_output_in_chunks_is_returned_whole() {
     let samples: [&[u8]; 5] =

@@ -82,7 +82,8 @@ impl Feed {
         while !self.ended {
             let Some((stream, _)) = &mut self.joined else {
                 let lease = self.handle.rejoin().await?;
-                // Lost again at once: the next turn tells why, or finds the sandbox awake.
+                // Lost again at once: the next iteration gets the reason, or finds the sandbox
+                // awake.
                 if let Err(error) = self.join(lease).await
                     && !error.is_disconnection()
                 {

@@ -30,7 +30,7 @@ pub(super) const PING_EVERY: Duration = Duration::from_secs(20);
 /// Input messages queued for the process; while the queue is full, the socket is not read.
 const INPUT_QUEUE_MAX: usize = 64;
 
-/// A terminal and who is at it.
+/// A terminal and its connected client.
 pub(crate) struct TerminalSocket {
     pub handle: SandboxHandle,
     pub feed: Feed,
@@ -114,7 +114,7 @@ impl TerminalSocket {
         }
     }
 
-    /// Passes on what the process did; false after its end.
+    /// Forwards a process event; false after the last one.
     async fn show(
         &mut self,
         socket: &mut WebSocket,

@@ -108,7 +108,7 @@ impl Driver {
         let fork = async {
             capture.clone_disk(&host, &disk).await?;
             capture.clone_volumes(&host, volumes).await?;
-            // Everything else is copied by now.
+            // Everything else has been copied by now.
             let (_, copied) = oneshot::channel();
             let pause = Pause::begun(copied, sender);
             let twin = Twin::fork(&host, machine.as_ref(), &capture, confinement, pause).await;

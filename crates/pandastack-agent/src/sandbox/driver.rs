@@ -52,7 +52,7 @@ pub(crate) struct Driver {
     pub(super) starts: Arc<Semaphore>,
     /// Number of rollbacks: processes from before a rollback cannot be followed after it.
     pub(super) rollbacks: u64,
-    /// The last look at the network.
+    /// The last sample of the network traffic.
     pub(super) looked: TrafficSample,
     commands: mpsc::Receiver<Command>,
     view: watch::Sender<AgentSandbox>,
@@ -294,7 +294,7 @@ impl Driver {
         self.record.writes_volumes()
     }
 
-    /// Moves the record and tells everyone.
+    /// Changes the state in the record and publishes it.
     pub(super) async fn step(&mut self, transition: Transition) -> Result<()> {
         self.record.state = self.record.state.step(transition)?;
         if transition == Transition::Hibernated {

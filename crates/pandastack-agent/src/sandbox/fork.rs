@@ -72,7 +72,7 @@ async fn fork_machine(
         if still.await.is_err() {
             return Vec::new();
         }
-        // A receiver that is gone has failed, and reports it.
+        // If the receiver is gone, it has failed, and reports that itself.
         let _ = begin.send(());
         let cloned = clone_disks(&host, &disk, own_disks).await;
         let _ = copy.send(());
@@ -224,8 +224,8 @@ impl Driver {
         Ok((forking, DriverSignals { ready: is_ready, still, resumed: is_resumed }))
     }
 
-    /// Waits until the parent has its processes back, or until it may, for one that was already
-    /// paused.
+    /// Waits until the parent has resumed; for a parent that was already paused, until it may
+    /// resume.
     async fn await_fork(&mut self, was_running: bool, resumed: oneshot::Receiver<()>) -> Result<()> {
         if was_running {
             return self.thaw_resumed(resumed).await;
@@ -234,7 +234,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Prepares the resources of children, and writes out what a clone would otherwise write out in the pause: the page cache of its source.
+    /// Prepares the resources of children, and syncs the source's page cache, which a clone would
+    /// otherwise write out during the pause.
     async fn prepare_fork(&self, records: &[SandboxRecord]) -> Result<Vec<PreparedChild>> {
         let resources = &self.live()?.resources;
         let disk = resources.disk();

@@ -17,20 +17,20 @@ use crate::error::Result;
 /// Network bytes between two looks that are not activity, however soon after each other: neighbour
 /// discovery and the like.
 const NOISE_BYTES_MAX: u64 = 512;
-/// As many more for each second between them: what a connection takes to say now and then that it
-/// is still there. The archiver of a database's log exchanges some 260 bytes with its server every
-/// 10 s, headers included, and must not keep it awake.
+/// Additional bytes per second between checks, for keepalives of open connections. The archiver of
+/// a database's log exchanges some 260 bytes with its server every 10 s, headers included, and must
+/// not keep it awake.
 const NOISE_BYTES_PER_SECOND: u64 = 30;
 /// Shortest time between two looks.
 const CHECK_MIN: Duration = Duration::from_millis(100);
-/// Longest time between two looks at the byte counters, which nothing announces.
+/// Longest interval between reads of the byte counters; no event reports a change.
 const CHECK_MAX: Duration = Duration::from_secs(30);
 /// Time without use after which a sandbox may be put to sleep early, when the host is short of memory.
 const RELIEF_IDLE_MIN: Duration = Duration::from_secs(10);
 /// After a write to disk that failed, so long until the next try.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
 
-/// Time until the next check of a running sandbox that has `left` until it may be put to sleep.
+/// Time until the next check of a running sandbox that may be put to sleep in `left`.
 fn next_check(limit: Option<Duration>, left: Duration, since_last: Duration) -> Duration {
     // Often enough that traffic early in the period does not double it.
     let every = limit.map_or(CHECK_MAX, |limit| (limit / 4).clamp(CHECK_MIN, CHECK_MAX));
@@ -119,7 +119,7 @@ impl Driver {
         Duration::try_from(until.duration_since(Timestamp::now())).unwrap_or(Duration::ZERO)
     }
 
-    /// Counts what went over the network since the last look as activity.
+    /// Counts network traffic since the last check as activity.
     pub(super) fn note_traffic(&mut self) {
         let noise_bytes_max = noise_bytes_max(self.looked.at.elapsed());
         self.looked.at = Instant::now();

@@ -153,7 +153,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Keeps the disk alone. The guest must run to bring its file systems into order.
+    /// Keeps only the disk. The guest must run to sync its file systems.
     async fn write_disk(&mut self) -> Result<()> {
         if self.record.state != SandboxState::Running {
             let reason =
@@ -242,7 +242,7 @@ impl Driver {
         Ok(())
     }
 
-    /// One whose machine ran has used its memory up; see [`crate::launch`].
+    /// If its machine has run, its saved memory can no longer be used; see [`crate::launch`].
     async fn fail_wake(&mut self, error: AgentError) -> AgentError {
         if self.record.state != SandboxState::Running {
             return error;
@@ -270,7 +270,7 @@ impl Driver {
         launch::restore(&self.host, &mut self.record, &snapshot, Stages::begin()).await
     }
 
-    /// Returns whether a sandbox that sleeps on disk kept its disk without its memory.
+    /// Returns whether a sandbox asleep on disk kept only its disk.
     pub(super) fn sleeps_with_disk_alone(&self) -> Result<bool> {
         let sleep = self.host.layout.sleep(&self.record.spec.id);
         let manifest: Manifest = read_json(&sleep.join(names::MANIFEST))?;
