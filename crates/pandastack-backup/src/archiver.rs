@@ -43,7 +43,7 @@ const ASLEEP_BEHIND: &str =
 pub struct Status {
     /// Everything before it is in the archive. `None` before the first look into the archive.
     pub last_archived: Option<(Timeline, Lsn)>,
-    /// When something was put into the archive last, by this task.
+    /// When this task last put an object into the archive.
     pub last_archived_at: Option<Timestamp>,
     /// Every commit up to this time of the server's is in the archive, also if there was none for long.
     pub complete_until: Option<Timestamp>,
@@ -53,24 +53,25 @@ pub struct Status {
     pub gap: Option<Gap>,
     /// A session is open.
     pub connected: bool,
-    /// Since when nothing could be archived. `None` while all is well, or the server sleeps and the archive has all that it wrote.
+    /// Time since which archiving fails. `None` while it works, or while the server sleeps and its
+    /// log is archived.
     pub failing_since: Option<Timestamp>,
     /// The reason, as a sentence. Kept until the archive works again.
     pub last_error: Option<String>,
 }
 
-/// Why no connection to a server is possible.
+/// Reason why no connection to a server is possible.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
     /// The machine sleeps. This is not a failure: a sleeping machine writes nothing.
     #[error("the database is asleep")]
     Asleep,
-    /// The server cannot be reached: a sentence.
+    /// The server cannot be reached; the text is a full sentence.
     #[error("{0}")]
     Failed(String),
 }
 
-/// Why a session ended.
+/// Reason why a session ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiverError {
     /// No way to the server.
@@ -129,7 +130,8 @@ impl Archiver {
         self.wake.notify_one();
     }
 
-    /// Stops: everything that the server has is put away first, for [`STOP_WAIT`] at most. Returns when the task has ended.
+    /// Stops: archives everything that the server has first, for [`STOP_WAIT`] at most. Returns
+    /// when the task has ended.
     pub async fn stop(mut self) {
         self.stop.cancel();
         if let Some(mut task) = self.task.take() {
@@ -156,7 +158,8 @@ struct Work {
     stop: CancellationToken,
     /// Writer at the end of the archive, once that is known.
     writer: Option<LogWriter>,
-    /// The server has not what the archive needs next: archiving starts over after a gap.
+    /// The server no longer has the log that the archive needs next: archiving starts over after a
+    /// gap.
     log_gone: bool,
 }
 
@@ -203,7 +206,8 @@ impl Work {
         let broke = matches!(error, ArchiverError::Replication(ReplicationError::Broken(_)));
         tracing::debug!(error = %chain(&error), "archiving is paused");
         self.status.send_modify(|status| {
-            // A connection that breaks says nothing yet: whether the server sleeps, or cannot be reached, the next one tells.
+            // A broken connection alone is not a failure yet: the next attempt shows whether the
+            // server sleeps or cannot be reached.
             let expected = stopped || (broke && status.connected);
             status.connected = false;
             if !expected {

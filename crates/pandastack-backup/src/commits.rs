@@ -21,7 +21,7 @@ const SHORT_HEAD_BYTES: usize = 24;
 const LONG_HEAD_BYTES: usize = 40;
 const RECORD_HEAD_BYTES: usize = 24;
 const ALIGNMENT: usize = 8;
-/// The page begins with the rest of a record.
+/// Flag: the page begins with the rest of a record.
 const CONTINUES: u16 = 0x0001;
 const LONG_HEAD: u16 = 0x0002;
 /// Resource manager of transactions.
@@ -44,7 +44,7 @@ pub(crate) fn latest_end(log: &[u8], start: Lsn) -> Option<Timestamp> {
 /// A page's place among the records.
 struct Page {
     at: usize,
-    /// Bytes of a record that was begun before.
+    /// Remaining bytes of a record that began earlier.
     rest: usize,
 }
 
@@ -61,7 +61,7 @@ impl Records {
         for (number, segment) in (0_u64..).zip(log.chunks(segment_bytes)) {
             let begin = start.0 + number * SEGMENT_BYTES;
             for (page, bytes) in (0_u64..).zip(segment.chunks(PAGE_BYTES)) {
-                // After a switch of segments, and at the end, there are no more pages.
+                // No pages follow after a segment switch, or at the end.
                 let Some((head_bytes, rest)) = page_head(bytes, begin + page * PAGE_BYTES as u64) else {
                     break;
                 };
@@ -84,7 +84,7 @@ impl Records {
             let broken = bytes < RECORD_HEAD_BYTES
                 || self.pages.get(page).is_some_and(|next| next.at < end && next.rest != end - next.at);
             if broken {
-                // Nothing was written here, or it was given up in a crash: the next page starts over.
+                // Nothing was written here, or a crash cut it off: continue with the next page.
                 if page >= self.pages.len() {
                     break;
                 }

@@ -29,7 +29,7 @@ use crate::position::{Lsn, Timeline};
 
 /// SQLSTATE of a slot that exists already.
 const DUPLICATE_OBJECT: &str = "42710";
-/// SQLSTATE of a file that is gone: with replication, a segment that nothing held back.
+/// SQLSTATE of a missing file: with replication, a segment that no slot retained.
 const UNDEFINED_FILE: &str = "58P01";
 /// The server's notation for [`SEGMENT_BYTES`](crate::limits::SEGMENT_BYTES).
 const SEGMENT_SIZE: &str = "16MB";
@@ -85,7 +85,7 @@ pub enum ReplicationError {
         #[source]
         reason: Box<SqlError>,
     },
-    /// The log that is asked for is gone.
+    /// The requested log is gone.
     #[error("the server no longer has the WAL from {from} on; take a new base backup")]
     LogGone {
         /// The requested value.
@@ -102,7 +102,7 @@ pub enum ReplicationError {
     Odd {
         /// First words of the command.
         command: &'static str,
-        /// Kind of message that came.
+        /// Kind of the received message.
         what: &'static str,
     },
     /// No answer in time.
@@ -188,8 +188,9 @@ impl Replication {
         Ok(System { id, timeline, flushed, version })
     }
 
-    /// Creates the slot, holding back the log from now on. One that exists is fine; it is asked for first,
-    /// because a server logs an error about every slot that it is to make twice, where its owner reads it.
+    /// Creates the slot, which retains the log from now on. An existing slot is kept; this checks
+    /// for it first, because a server logs an error for every duplicate slot, where its owner reads
+    /// it.
     pub async fn ensure_slot(&mut self, slot: &Slot) -> Result<(), ReplicationError> {
         if self.slot_position(slot).await?.is_some() {
             return Ok(());
@@ -208,7 +209,7 @@ impl Replication {
         self.command(COMMAND, &format!("{COMMAND} {} WAIT", slot.0)).await.map(drop)
     }
 
-    /// From where on the slot holds the log back.
+    /// The position from which the slot retains the log.
     pub async fn slot_position(&mut self, slot: &Slot) -> Result<Option<(Timeline, Lsn)>, ReplicationError> {
         const COMMAND: &str = "READ_REPLICATION_SLOT";
         let row = self.one_row(COMMAND, &format!("{COMMAND} {}", slot.0)).await?;
@@ -230,7 +231,7 @@ impl Replication {
         row.into_iter().nth(1).flatten().ok_or_else(|| unexpected_response(COMMAND, "no content"))
     }
 
-    /// Streams the log from a position on, or says at once which timeline follows if this one ended there.
+    /// Streams the log from a position, or returns the next timeline if this one ended there.
     pub async fn start(
         mut self,
         slot: &Slot,

@@ -24,7 +24,7 @@ fn tokens<'a>(workspace: Option<&'a str>, rest: &[&'a str]) -> Vec<&'a str> {
     start.into_iter().chain(rest.iter().copied()).collect()
 }
 
-/// Lines of a build's log, as they are written.
+/// Lines of a build's log, streamed.
 pub struct BuildLogs(Events);
 
 impl Client {

@@ -69,7 +69,7 @@ impl Default for RunEvents {
 }
 
 impl Run {
-    /// Listens, then asks: nothing of the answer can be missed.
+    /// Starts listening before it sends the request, so that no output is missed.
     pub(super) async fn begin(
         (sandbox, background): (UserSandbox, Background),
         context: Context,
@@ -95,8 +95,8 @@ impl Run {
         })
     }
 
-    /// The next event: `started`, `stdout`, `stderr`, `result`, `error`, at last `ended`. Safe to
-    /// drop and ask again.
+    /// The next event: `started`, `stdout`, `stderr`, `result`, `error`, finally `ended`. Cancel
+    /// safe.
     pub(super) async fn next(&mut self) -> Option<Value> {
         loop {
             if let Some(mut event) = self.heard.told.pop_front() {

@@ -2,8 +2,8 @@
 
 use pandastack_types::api::{ExecRequest, StartProcess};
 
-/// Our kernel. It goes as an argument, so that nothing has to be installed in a template and
-/// nothing is left behind.
+/// Our kernel. It is passed as an argument, so that templates need no installation and no file is
+/// left behind.
 const PROGRAM: &str = include_str!("kernel.py");
 /// User that runs code.
 const USER: &str = "user";

@@ -233,7 +233,7 @@ const OWNER: &[&str] = &[
     "PATCH /v1/me/workspace",
 ];
 
-/// The installation: hosts, workspaces and what they may have.
+/// Routes of the installation: hosts, workspaces and quotas.
 const OPERATOR: &[&str] = &[
     "GET /v1/hosts",
     "PUT /v1/me/quota",

@@ -135,7 +135,7 @@ pub(crate) fn address_of(extensions: &Extensions) -> Option<IpAddr> {
     client.or_else(|| extensions.get::<ForwardedFor>().map(|passed| passed.0))
 }
 
-/// The API keys of this installation: who may call, and how often.
+/// The API keys of this installation: authentication and rate limits.
 pub(crate) struct Keys {
     pub(crate) store: Arc<dyn Store>,
     cache: KeyCache,
@@ -180,9 +180,9 @@ impl Keys {
         }
     }
 
-    /// Checks a key that comes in a body, which is read by `read`. The address is charged for a
-    /// wrong key before that, and refunded if the key is valid: slow bodies give a guesser no more
-    /// attempts.
+    /// Checks a key in a request body, which `read` reads. The address is charged for an invalid
+    /// key before the read, and refunded if the key is valid: slow bodies give a guesser no
+    /// additional attempts.
     pub(crate) async fn check_in_body(
         &self,
         address: Option<IpAddr>,
@@ -213,7 +213,7 @@ impl Keys {
         self.revocations.revoke(|holder| holder.session.as_deref() == Some(id));
     }
 
-    /// The same for all keys of a workspace that was suspended or deleted.
+    /// The same for all keys of a suspended or deleted workspace.
     pub(crate) fn revoke_workspace(&self, workspace: &WorkspaceId) {
         self.cache.forget(|caller| caller.workspace == *workspace);
         self.revocations.revoke(|holder| holder.workspace == *workspace);

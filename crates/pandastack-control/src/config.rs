@@ -18,7 +18,7 @@ use pandastack_types::link::LinkKey;
 use crate::audit::sink::AuditSink;
 use crate::login::LoginConfig;
 
-/// Port of the public API unless told otherwise.
+/// Default port of the public API.
 const PORT_DEFAULT: u16 = 8080;
 
 /// Address of a PostgreSQL database: `postgres://user:password@host/name`. Shown without its
@@ -72,8 +72,8 @@ pub struct PostgresConfig {
 /// Settings of the control plane.
 #[derive(Debug, Clone)]
 pub struct ControlConfig {
-    /// Listen addresses of the public API. Port 0 takes any free one; [`crate::Control::addresses`]
-    /// says which.
+    /// Listen addresses of the public API. Port 0 takes any free port;
+    /// [`crate::Control::addresses`] returns it.
     pub listen: Vec<SocketAddr>,
     /// Socket to which agents on this host report.
     pub internal_socket: PathBuf,

@@ -1,7 +1,7 @@
 //! Starts and stops the control server: store, sockets, background tasks.
 //!
-//! [`Control::bind`] does everything that can fail; when it returns, clients may connect. [`Control::run`] serves until
-//! told to stop, then lets work in progress finish within [`STOP_WAIT`].
+//! [`Control::bind`] does everything that can fail; when it returns, clients may connect.
+//! [`Control::run`] serves until shutdown, then lets work in progress finish within [`STOP_WAIT`].
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -46,7 +46,7 @@ use crate::{bootstrap, routes};
 /// Time for work in progress to end after a stop was requested. Streams are cut then.
 const STOP_WAIT: Duration = Duration::from_secs(5);
 
-/// Why the control plane did not start.
+/// Reason why the control server did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// A directory or file in the data directory cannot be used.
@@ -58,7 +58,7 @@ pub enum ServeError {
         #[source]
         source: std::io::Error,
     },
-    /// Another control plane works on the same data.
+    /// Another control server uses the same data.
     #[error("another control process uses `{0}`; stop it, or choose another data directory")]
     InUse(PathBuf),
     /// An address cannot be used.
@@ -80,7 +80,7 @@ pub enum ServeError {
     SecretChanged {
         /// Fingerprint of the secret that was given.
         ours: String,
-        /// Fingerprint of the one that is expected.
+        /// Fingerprint of the expected secret.
         kept: String,
     },
     /// The machine's DNS settings are not usable.
@@ -127,7 +127,7 @@ impl Drop for DataDirLock {
 
 /// Binds and serves until `shutdown`.
 ///
-/// Boxed, so that the server is compiled in this crate and not in the one that awaits it.
+/// Boxed, so that the server is compiled in this crate and not in its caller's.
 pub fn serve(
     config: ControlConfig,
     shutdown: CancellationToken,
@@ -359,7 +359,8 @@ pub(crate) async fn listen(address: SocketAddr) -> Result<TcpListener, ServeErro
     TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })
 }
 
-/// Binds a socket that only its owner may use; one left by a dead process is replaced (the lock says it is dead).
+/// Binds a socket that only its owner may use; replaces one left by a dead process (the lock proves
+/// that it is dead).
 fn bind_socket(path: &Path) -> std::io::Result<UnixListener> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),

@@ -41,7 +41,7 @@ type Pairs = Vec<(String, String)>;
 /// The resource that a signed URL opens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// A file of a sandbox; the parameter `path` says which.
+    /// A file of a sandbox, named by the parameter `path`.
     File(SandboxId),
     /// Files of a template build.
     BuildFiles(BuildId),
@@ -64,7 +64,7 @@ impl Target {
         }
     }
 
-    /// Its path.
+    /// Path of the signed route.
     fn path(&self) -> String {
         match self {
             Self::File(sandbox) => format!("/v1/sandboxes/{sandbox}/fs"),
@@ -73,7 +73,7 @@ impl Target {
     }
 }
 
-/// A request that came with a signature instead of a key.
+/// The signature parameters of a request without a key.
 pub(crate) struct SignatureParams {
     method: &'static str,
     target: Target,
@@ -106,7 +106,7 @@ impl SignatureParams {
     fn one(&self, name: &str) -> Option<&str> {
         let mut values = self.pairs.iter().filter(|(key, _)| key == name);
         let (_, value) = values.next()?;
-        // Given twice, the one that is checked might not be the one that is used.
+        // If a parameter occurs twice, the checked value might not be the used one.
         values.next().is_none().then_some(value)
     }
 

@@ -134,7 +134,7 @@ async fn empty(services: &Arc<Services>, id: &WorkspaceId) -> Result<()> {
         return Ok(());
     }
     match store.move_workspace(id, &WorkspaceMove::Deleted, now()).await {
-        // Another one was faster.
+        // Another request has already deleted it.
         Err(StoreError::NotFound { .. }) => Ok(()),
         moved => Ok(moved.map(drop)?),
     }

@@ -23,8 +23,8 @@ impl PublicAddress {
             Some(domain) => {
                 format!("postgresql://{TENANT}:{password}@{label}.{domain}:{port}/{DATABASE}?sslmode=require")
             }
-            // Named though the port may be its own: over HTTP the string is all that says which
-            // database is meant.
+            // Include the name even if the database has its own port: over HTTP only the string
+            // identifies the database.
             None => format!(
                 "postgresql://{TENANT}:{password}@{}:{port}/{DATABASE}?sslmode=require&options=endpoint%3D{label}",
                 self.host

@@ -54,7 +54,7 @@ pub(crate) async fn connect_first(
     match connect_port(databases, sandbox, FIRST_SESSION_PORT).await {
         Ok(backend) => Ok(Some(backend)),
         Err(EdgeError::PortClosed) => Ok(None),
-        // One may wait all the same, and must not be left open.
+        // The session may still be waiting, and must not be left open.
         Err(error) => {
             let endpoint = Endpoint { database: sandbox.to_string(), listener: Listener::Direct };
             Err(explain(&error, sandbox, &endpoint))

@@ -60,7 +60,7 @@ async fn check_all(databases: &Arc<ManagedDatabases>) -> Result<()> {
     Ok(())
 }
 
-/// Asks the server of a database, if its machine is awake.
+/// Queries the server of a database, if its machine is awake.
 async fn check(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> bool {
     let Some(sandbox) = &record.sandbox else { return false };
     let (asked, written) = (Instant::now(), databases.backups.written(&record.id));
@@ -79,8 +79,8 @@ async fn query(databases: &Arc<ManagedDatabases>, id: &DatabaseId, sandbox: &San
     server::is_full(databases, id, Backend::uncounted(stream)).await.ok()
 }
 
-/// Waits until the server of a database whose volume has grown takes writes again. One that sleeps
-/// is asked when it is awake.
+/// Waits until a database's server accepts writes again after its volume has grown. A sleeping
+/// database is checked when it is awake.
 pub(super) async fn await_writable(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) {
     let Some(sandbox) = record.sandbox.as_ref().filter(|_| databases.full_disks.is_full(&record.id)) else {
         return;

@@ -25,7 +25,7 @@ pub(crate) struct FullDisks {
 #[derive(Clone, Copy)]
 pub(crate) struct DiskCheck {
     pub(crate) full: bool,
-    /// When the question was put: what it answers may have changed by the time of the answer.
+    /// Time of the query: the state may have changed by the time of the response.
     pub(crate) asked: Instant,
     /// Position of its log at the check.
     pub(crate) written: Option<LogPosition>,

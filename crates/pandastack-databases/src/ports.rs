@@ -1,5 +1,5 @@
-//! One port per database, for installations without database host names: many clients can send neither
-//! a host name nor an option, and would have no way to say which one they mean.
+//! One port per database, for installations without database host names: many clients can send
+//! neither a host name nor an option, and could not name their database otherwise.
 //!
 //! Connection strings name the port, so it is remembered in a file of this server and bound again
 //! before anything is served. A database gets a port when its connection details are first shown,
@@ -64,7 +64,7 @@ impl Ports {
         for (id, number) in remembered.into_iter().filter(|(id, _)| databases.contains(id)) {
             match TcpListener::bind((ip, number)).await {
                 Ok(listener) => drop(kept.insert(id.clone(), ports.hand_over(&id, number, listener))),
-                // The database gets another port, once a client asks.
+                // The database gets another port once a client requests its connection details.
                 Err(error) => {
                     tracing::warn!(
                         database = %id, port = number, error = %chain(&error),

@@ -19,7 +19,7 @@ use crate::{backups, machines, ops, revive};
 /// Error of a database whose create was interrupted.
 const STOPPED: &str = "the server stopped while creating it; delete it and create another";
 
-/// Finishes what was in progress. Called once at the start, before anything new begins.
+/// Finishes interrupted operations. Called once at the start, before new operations.
 pub async fn recover(databases: Arc<ManagedDatabases>) {
     for state in [DatabaseState::Creating, DatabaseState::Ready, DatabaseState::Deleting] {
         let records = match databases.store.databases_in(state).await {
@@ -42,7 +42,7 @@ pub async fn recover(databases: Arc<ManagedDatabases>) {
 }
 
 async fn recover_one(databases: &Arc<ManagedDatabases>, record: DatabaseRecord) -> Result<()> {
-    // Another operation may have been faster: a marked database is in progress now.
+    // Another operation may have started: a marked database is in use.
     let Some(_marked) = databases.background.mark(&OperationKey::Database(record.id.clone())) else {
         return Ok(());
     };

@@ -19,9 +19,9 @@ use crate::server::{login_error, run_error, run_in, statement};
 use crate::service::ManagedDatabases;
 use crate::{connector, shell};
 
-/// Starts what does not run, by the template's own program, and says why it cannot. That program
-/// waits ten minutes for the server and no longer. A server that has more log to replay continues,
-/// as [`REPLAYING`] reports, and the rest is started beside it.
+/// Starts services that are not running, with the template's own program, and prints the reason if
+/// that fails. That program waits ten minutes for the server and no longer. A server that has more
+/// log to replay continues, as [`REPLAYING`] reports, and the rest is started beside it.
 pub(super) const START: &str = "pandastack-postgres || { runuser -u postgres -- /opt/postgres/16/bin/pg_ctl \
      --pgdata=/var/lib/postgresql/data status > /dev/null && pandastack-postgres && echo replaying; } || \
      { tail -n 20 /var/log/postgresql/postgresql-*.log >&2; exit 1; }";
@@ -38,9 +38,9 @@ const NO_ANSWER_MAX: Duration = Duration::from_secs(10 * 60);
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// SQLSTATE of a server that takes no sessions yet.
 const NOT_YET: &str = "57P03";
-/// Of a statement that took too long.
+/// SQLSTATE of a statement that took too long.
 const CANCELLED: &str = "57014";
-/// Of a session that ended with its server or its machine; the next probe tells which.
+/// SQLSTATE of a session that ended with its server or its machine; the next probe shows which.
 const ENDED: &str = "57P01";
 
 /// The result of a probe.
@@ -54,7 +54,7 @@ pub(super) enum Replay {
     NoAnswer,
 }
 
-/// Why a probe got no response.
+/// Reason why a probe got no response.
 #[derive(Debug)]
 enum ProbeError {
     Connect(EdgeError),

@@ -52,7 +52,7 @@ pub(super) async fn finish(
     Ok(record)
 }
 
-/// Tells a server that was restored of a reset that its log did not have.
+/// Applies a password reset to a restored server whose log did not contain it.
 pub(super) async fn apply_missed_reset(
     databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,

@@ -164,7 +164,7 @@ pub(super) async fn restart(
             let restarting = async move { restart_marked(&for_task, &id, &closed, marked).await };
             return databases.background.owned(restarting).await;
         }
-        // Another operation starts it, or does something that may end with a server.
+        // Another operation is starting the server, or may start it at its end.
         let waited = tokio::time::timeout(HOLD_CHECK, done).await;
         let record = databases.store.database(None, id).await?;
         let sandbox = machines::ready(&record)?;

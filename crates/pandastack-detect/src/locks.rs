@@ -1,7 +1,7 @@
 //! Files whose content decides whether installing again would change anything.
 //!
-//! Better one too many than one too few: a needless file costs an installation, a missing one
-//! leaves an app with packages that its source no longer asks for.
+//! When in doubt, a file is included: a needless file costs an installation, a missing one leaves
+//! an app with packages that its source no longer requires.
 
 use crate::view::View;
 

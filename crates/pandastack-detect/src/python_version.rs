@@ -2,7 +2,7 @@
 
 use crate::view::View;
 
-/// The Python that a file asks for.
+/// The Python version that a file requires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PythonRequirement {
     /// Text of the requirement: `3.11`, or conditions such as `>=3.11,<4`.

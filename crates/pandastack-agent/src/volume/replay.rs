@@ -80,7 +80,7 @@ pub(super) fn replay_left(image: &Path, id: &VolumeId, uid: u32) -> Result<()> {
         return Ok(());
     }
     // If a machine has the image open, it is not replayed: a writer refuses readers anyway, and
-    // another reader has already caused a replay.
+    // an additional reader sees the same state as the existing one.
     let Ok(locked) = open_locked(image, false, id) else { return Ok(()) };
     let replayed = replay(&locked, uid);
     // Unlock explicitly instead of closing the descriptor: a process that is just being started may

@@ -67,7 +67,7 @@ impl FakeServer {
         }
         let (ours, theirs) = duplex(1024 * 1024);
         let server = Arc::clone(self);
-        // Either side may hang up to end it.
+        // Either side may disconnect to end it.
         tokio::spawn(async move { server.serve(theirs).await });
         Ok(Box::new(ours))
     }
@@ -226,13 +226,13 @@ async fn await_status(status: &mut watch::Receiver<Status>, holds: impl FnMut(&S
     found.expect("in time").unwrap().clone()
 }
 
-/// Everything that the server has by now is in the archive.
+/// Whether everything that the server has now is archived.
 fn archived(server: &FakeServer) -> impl FnMut(&Status) -> bool + use<> {
     let end = server.end();
     move |status: &Status| status.last_archived.is_some_and(|(_, archived)| archived >= end)
 }
 
-/// The folder of an archive, which can be taken away.
+/// The folder of an archive, which can be made unavailable.
 struct Store {
     _folder: tempfile::TempDir,
     path: PathBuf,
@@ -311,7 +311,7 @@ async fn unarchived_wal_is_reported_even_while_the_server_sleeps() {
     let asleep = await_status(&mut status, sleeps).await;
     assert_eq!(asleep.failing_since, failing.failing_since, "since it fails, not since it sleeps");
 
-    // A store that is back does not have by that what the server wrote.
+    // After the store is back, the server's log still has to be archived.
     store.bring_back();
     await_refused(&server, &archiver, 2).await;
     let still = status.borrow_and_update().clone();
@@ -330,7 +330,7 @@ async fn an_unreachable_archive_is_reported_while_its_server_sleeps() {
     let server = Arc::new(FakeServer::default());
     server.write(100_000);
     let archiver = archiver(&server, &store.path);
-    // Before it begins, which it does when this test first waits.
+    // Before the archiver starts, which happens at this test's first await.
     store.take_away();
     let mut status = archiver.status();
     await_status(&mut status, |status| status.failing_since.is_some()).await;

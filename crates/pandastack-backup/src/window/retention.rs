@@ -17,7 +17,8 @@ impl Catalog {
         let Some(newest) = usable.last() else { return Vec::new() };
         let oldest =
             usable.iter().rfind(|base| base.stopped_at <= keep_from).or(usable.first()).unwrap_or(newest);
-        // Bases that begin before the oldest kept one and bases without their log are of no use, unless their log is still on its way.
+        // Bases older than the oldest kept one are not needed, nor are bases without their log,
+        // unless the log is still being archived.
         let kept: BTreeSet<&str> = self
             .bases
             .iter()
@@ -26,7 +27,7 @@ impl Catalog {
             .collect();
         let described: BTreeSet<&str> = self.bases.iter().map(|base| base.label.as_str()).collect();
         let unfinished_before = now.checked_sub(UNFINISHED_AGE).unwrap_or(Timestamp::MIN);
-        // A base that is kept may have begun before the oldest one, and be complete after it.
+        // A kept base may have started before the oldest one and ended after it.
         let first = self
             .bases
             .iter()

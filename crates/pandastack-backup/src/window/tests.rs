@@ -127,7 +127,7 @@ fn timelines_are_followed_where_they_branch_off() {
         chain.segments.iter().map(|(segment, _)| (segment.timeline.0, segment.number)).collect();
     assert_eq!(segments, [(1, 1), (1, 2), (2, 2), (2, 3)]);
     assert_eq!((chain.histories.as_slice(), chain.gap), (&[Timeline(2)][..], None));
-    // Its history may be there before its log.
+    // A timeline's history may be archived before its log.
     let log = [segment(1, 1), piece(1, 2, 0, 500)];
     let early =
         Catalog { parents: catalog.parents.clone(), ..super::tests::catalog(&[base(1, 100)], &log, 300) };

@@ -112,7 +112,7 @@ async fn any_instant_is_restored_exactly() {
     tokio::time::timeout(crate::server::WAIT, caught_up).await.expect("caught up in time").unwrap();
     let late = instant(&mut sql).await;
 
-    // Nothing is ended later than this: the server must not be given a target that it cannot reach.
+    // No transaction ends after this: the server must not get a target that it cannot reach.
     second.stop().await;
     let mut catalog = Catalog::read(&archive).await.unwrap();
     let window = catalog.window();

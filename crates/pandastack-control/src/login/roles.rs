@@ -73,7 +73,7 @@ pub(super) fn granted(groups: &[String], mapping: &[GroupRole]) -> BTreeMap<Work
 pub(super) struct Changes {
     /// Members to write: one in each workspace where the person has a role.
     pub(super) members: Vec<MemberRecord>,
-    /// Members whose groups no longer give a role, and whom no owner added.
+    /// Members whose groups no longer give a role, and that no owner added.
     pub(super) gone: Vec<MemberRecord>,
 }
 
@@ -125,7 +125,7 @@ pub(super) fn changes(
     changes
 }
 
-/// The member that a sign-in is for: of the workspace that was asked for, else of the only one, else of
+/// The member that a sign-in is for: of the requested workspace, else of the only one, else of
 /// `default`, else of the first.
 pub(super) fn choose<'a>(
     members: &'a [MemberRecord],
@@ -237,7 +237,7 @@ mod tests {
             (Some(Role::Viewer), false)
         );
         assert_eq!(later.gone[0].workspace, ws("shop"));
-        // A row that is the person's goes before an invitation to the same address.
+        // The person's own row takes precedence over an invitation to the same address.
         let own = member("default", Some("ada"), Some(Role::Owner));
         let changed = changes(&person(email), vec![invited, own.clone()], BTreeMap::new(), at);
         assert_eq!((changed.members.len(), &changed.members[0].id), (1, &own.id));

@@ -25,7 +25,7 @@ use crate::auth::{Keys, NewKey, address_of};
 use crate::console;
 use crate::services::{ServerState, Services};
 
-/// Path that begins a sign-in in a browser, below the public URL.
+/// Path that starts a sign-in in a browser, below the public URL.
 const START: &str = "/v1/login/start";
 /// Holds one attempt between the start and the callback. The callback comes from the provider's site, so the
 /// cookie cannot be `SameSite=Strict`.
@@ -127,7 +127,7 @@ pub(crate) async fn callback(
     Ok(response)
 }
 
-/// Checks what the provider sent; the cookie of the new console session.
+/// Checks the provider's response; returns the cookie of the new console session.
 async fn finish(
     services: &Services,
     login: &Login,
@@ -275,7 +275,7 @@ fn admitted<'a>(
     Ok((login, address))
 }
 
-/// Nothing of a sign-in is kept by a cache.
+/// Responses of a sign-in must not be cached.
 fn no_store() -> HeaderValue {
     HeaderValue::from_static("no-store")
 }

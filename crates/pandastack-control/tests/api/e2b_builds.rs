@@ -20,7 +20,7 @@ async fn get(world: &World, path: &str) -> Answer {
     ask(world, Method::GET, path, None).await
 }
 
-/// Ids of a template and of a new build of it, as they stand in a path.
+/// Ids of a template and of a new build of it, for use in a path.
 async fn begin(world: &World, body: Value) -> (String, String) {
     let made = ask(world, Method::POST, "/v3/templates", Some(body)).await.expect(202);
     let text = |name: &str| made[name].as_str().unwrap().to_owned();

@@ -3,7 +3,7 @@ use serde_json::json;
 
 use crate::harness::World;
 
-/// Bad input of every kind is refused with a code and a sentence, and never with a 500.
+/// Invalid input of every kind is refused with a code and a message, never with a 500.
 #[tokio::test]
 async fn bad_input_is_refused_with_a_code_and_message() {
     let world = World::start().await;
@@ -112,7 +112,7 @@ async fn request_bodies_are_limited_and_must_be_json() {
     let id = world.create().await;
     let request = world.request(Method::PUT, &format!("/v1/sandboxes/{id}/fs?path=/f"));
     let request = request.header("content-length", (9_u64 << 30).to_string());
-    // The client gives up once it is refused; what matters is that it is, before a byte is sent on.
+    // The client stops once it is refused; the refusal must come before any byte is forwarded.
     if let Ok(response) = request
         .body(reqwest::Body::wrap_stream(futures::stream::pending::<Result<Vec<u8>, std::io::Error>>()))
         .send()

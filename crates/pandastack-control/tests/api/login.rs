@@ -73,11 +73,11 @@ async fn role_changes_of_a_member_apply_immediately() {
         let method = if path.ends_with("rotate") { Method::POST } else { Method::DELETE };
         send(&world, &world.token, method, &path, json!({})).await.refused(404, "not_found");
     }
-    // Another role counts at once.
+    // A changed role applies at once.
     let member = format!("/v1/members/{id}");
     send(&world, &world.token, Method::PATCH, &member, json!({"role": "viewer"})).await.expect(200);
     browser.call(Method::DELETE, "/v1/volumes/none", json!({})).await.refused(403, "forbidden");
-    // So does a revoked session, and a member who is removed.
+    // So does the revocation of a session, and the removal of a member.
     world.delete(&format!("/v1/members/sessions/{prefix}")).await.expect(204);
     browser.call(Method::GET, "/v1/me", json!({})).await.refused(401, "unauthorized");
     assert_eq!(browser.sign_in("ada").await.status, 303);
@@ -164,7 +164,7 @@ async fn groups_grant_and_revoke_roles() {
     let path = format!("/v1/members/{}", member["id"].as_str().unwrap());
     let fixed = send(&world, &world.token, Method::PATCH, &path, json!({"role": "viewer"})).await;
     fixed.refused(409, "conflict");
-    // The next sign-in finds fewer groups: what is signed in elsewhere has no more than they give.
+    // The next sign-in has fewer groups: other sessions of the person lose the same rights.
     provider.describe("ada", ada(&["eng"])).await;
     assert_eq!(Browser::new(&world).sign_in("ada").await.status, 303);
     let me = browser.call(Method::GET, "/v1/me", json!({})).await.expect(200);

@@ -23,8 +23,8 @@ fn components(kernel: &str, guest: &str) -> Components {
     }
 }
 
-/// A world with a sleeping sandbox and a snapshot of an older guest program, a sleeping one of today,
-/// and one that runs.
+/// A world with a sleeping sandbox and a snapshot of an older guest program, a current sleeping
+/// sandbox, and a running one.
 struct Frozen {
     world: World,
     agent: FakeAgent,
@@ -134,7 +134,7 @@ async fn owners_are_notified_before_the_policy_applies() {
     let events = frozen.world.get(&format!("/v1/sandboxes/{}/events", frozen.sleeper)).await.expect(200);
     let told: Vec<_> =
         events["events"].as_array().unwrap().iter().filter(|event| event["kind"] == "outdated").collect();
-    // One of the sandbox, one of its snapshot.
+    // One event of the sandbox, one of its snapshot.
     assert_eq!(told.len(), 2, "{events}");
     assert!(told[0]["detail"].as_str().unwrap().contains("it cannot be used"), "{events}");
     let list = frozen.list("").await;

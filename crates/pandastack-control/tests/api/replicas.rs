@@ -62,7 +62,7 @@ async fn replicas_share_sandboxes_and_forward_leader_requests() {
     }
     let order = ["creating", "created", "paused", "resumed"].map(|kind| text.find(&format!("\"{kind}\"")));
     assert!(order.is_sorted() && order[0].is_some(), "{text}");
-    // Hosts and services are the leader's to tell.
+    // Requests about hosts and services are forwarded to the leader.
     assert_eq!(second.get("/v1/hosts").await.expect(200)["items"][0]["sandboxes"], 0);
     agent.report().await;
     assert_eq!(second.get("/v1/hosts").await.expect(200)["items"][0]["sandboxes"], 1);

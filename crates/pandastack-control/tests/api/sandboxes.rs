@@ -125,7 +125,7 @@ async fn run_creates_runs_and_deletes() {
     let late = world.post("/v1/run", json!({"cmd": "sleep"})).await.refused(504, "exec_timeout");
     assert!(late["error"].as_str().unwrap().contains("timeout"));
     assert_eq!((world.ids().await.len(), agent.ids().len()), (0, 0));
-    // The client goes away in the middle of the command.
+    // The client disconnects in the middle of the command.
     let call = tokio::spawn(world.request(Method::POST, "/v1/run").json(&json!({"cmd": "hang"})).send());
     eventually("it runs", || async {
         agent.lock().seen.iter().filter(|s| s.ends_with("/exec")).count() == 3
@@ -171,7 +171,7 @@ async fn events_can_be_followed_and_resumed() {
     assert_eq!(stream.headers()["content-type"], "text/event-stream; charset=utf-8");
     world.post(&format!("/v1/sandboxes/{id}/pause"), json!({})).await.expect(204);
     world.delete(&format!("/v1/sandboxes/{id}")).await.expect(204);
-    // The stream ends by itself once the sandbox is gone.
+    // The stream ends by itself once the sandbox is deleted.
     let text = stream.text().await.unwrap();
     let kinds: Vec<_> = text.split("\n\n").filter(|frame| frame.starts_with("id: ")).collect();
     assert_eq!(kinds.len(), 3, "{text}");

@@ -1,4 +1,4 @@
-//! Workspaces: who may manage them, what suspending and deleting one does, and what keys may do.
+//! Workspaces: permission to manage them, suspending, deleting, and rights of keys.
 
 use pandastack_control::ControlConfig;
 use pandastack_types::SandboxState;
@@ -188,7 +188,8 @@ async fn a_suspended_workspace_hibernates_and_resumes_unchanged() {
     assert_eq!(notice.status().as_u16(), 503);
     let page = notice.text().await.unwrap();
     assert!(page.contains("suspended") && !page.contains("invoice"), "{page}");
-    // One that woke all the same, because a request was on its way, goes back to sleep with the next report.
+    // A sandbox that woke nevertheless, by a request in flight, is put to sleep again with the next
+    // report.
     agent.set_state(&ids[1], SandboxState::Running);
     agent.report().await;
     eventually("it sleeps again", || async { state(&ids[1]) == SandboxState::Hibernated }).await;
@@ -226,7 +227,7 @@ async fn deleting_a_workspace_deletes_its_resources() {
         "target": {"type": "http", "url": "https://example.com/"}});
     send(&world, &owner, Method::POST, "/v1/schedules", schedule).await;
     let stranger = world.create().await;
-    // Its host does not respond: the deletion is recorded, and ends when the host is back.
+    // The host does not respond: the deletion is recorded, and completes when the host is back.
     agent.lock().is_down = true;
     world.delete("/v1/workspaces/shop").await.expect(204);
     send(&world, &owner, Method::GET, "/v1/me", json!({})).await.refused(401, "unauthorized");

@@ -66,7 +66,7 @@ pub(super) struct Feed<'a> {
 }
 
 impl<'a> Feed<'a> {
-    /// Lays out what a server needs to ask, and the first files.
+    /// Installs the files that a server needs to request log, and the first files of the log.
     pub(super) async fn begin(machine: &'a Machine, restore: &'a Restore) -> Result<Self> {
         let (files, there) = (restore.files(), BTreeSet::new());
         let mut feed = Self { machine, restore, files, there };
@@ -153,8 +153,8 @@ pub(super) async fn write(machine: &Machine, path: &str, content: Body) -> Resul
     tokio::time::timeout(WRITE_WAIT, machine.write(path, content)).await.map_err(late)?
 }
 
-/// Files to send and files to remove for a server that asks for file `asked` of `files`, when those
-/// in `there` are present.
+/// Files to send and files to remove for a server that requests file `asked` of `files`, when the
+/// files in `there` are present.
 fn window(asked: usize, files: usize, there: &BTreeSet<usize>) -> (Vec<usize>, Vec<usize>) {
     let span = asked..files.min(asked + AHEAD);
     let wanted = span.clone().filter(|n| !there.contains(n)).collect();
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn every_log_file_is_fed_with_few_staged() {
         let mut there = BTreeSet::new();
-        // The checkpoint first, then from where it starts; at the end once more what it ended with.
+        // First the checkpoint's file, then from the start; at the end the last file once more.
         for asked in [7].into_iter().chain(3..100).chain([98]) {
             let (wanted, unwanted) = window(asked, 100, &there);
             there.retain(|n| !unwanted.contains(n));

@@ -35,7 +35,7 @@ const QUIET_AFTER_CREATE: Duration = Duration::from_secs(3);
 /// Delay before the log of a woken machine is followed, for the same reason. With the login and the
 /// archiver's own wait, data written before that is archived within the promised 5 s.
 const QUIET_AFTER_WAKE: Duration = Duration::from_millis(1500);
-/// Longest pause until a keeper looks at its archive again.
+/// Longest interval between reads of a keeper's archive.
 const CHECK_ARCHIVE_EVERY: Duration = Duration::from_secs(60 * 60);
 /// First pause after a base backup or an archive failed. It doubles up to the longest.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
@@ -205,7 +205,8 @@ impl BaseBackupTask {
                 () = tokio::time::sleep(pause) => {}
                 // Log that is lost makes a base backup due.
                 Ok(_) = log.wait_for(|status| status.gap != gap) => {}
-                // An archive that was away is back: its status would say for minutes that something is wrong.
+                // The archive is available again: without this, its status would report a failure
+                // for minutes.
                 () = archive_recovered(self.log.clone()), if self.failing.borrow().is_some() => {}
             }
         }
@@ -226,7 +227,7 @@ impl BaseBackupTask {
             .clamp(RETRY_AFTER, CHECK_ARCHIVE_EVERY))
     }
 
-    /// Waits until the machine is awake, which its log being followed tells.
+    /// Waits until the machine is awake: its log is followed again then.
     async fn awake(&self) {
         // The stream ends with the archiver, and this task with it.
         let _ = self.log.clone().wait_for(|status| status.connected).await;
@@ -261,7 +262,7 @@ async fn archive_recovered(mut log: watch::Receiver<Status>) {
     let failed = log.wait_for(|status| status.failing_since.is_some()).await.is_ok();
     let archive_recovered = failed && log.wait_for(|status| status.failing_since.is_none()).await.is_ok();
     if !archive_recovered {
-        // The archiver ended, and who asks with it.
+        // The archiver has ended, and so will the caller.
         std::future::pending().await
     }
 }
