@@ -42,11 +42,12 @@ pub struct Dockerfile {
     pub args: Vec<Step>,
     /// Stages, in order.
     pub stages: Vec<Stage>,
-    /// The character that continues lines and escapes variables: `\`, or what `# escape=` says.
+    /// The character that continues lines and escapes variables: `\`, or the one set by `#
+    /// escape=`.
     pub escape: char,
 }
 
-/// One stage: `FROM` and what follows.
+/// One stage: `FROM` and the instructions after it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stage {
     /// Line of its `FROM`.
@@ -72,7 +73,7 @@ pub struct Step {
     pub instruction: Instruction,
 }
 
-/// Why a Dockerfile was refused.
+/// Reason why a Dockerfile was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("Dockerfile line {line}: {message}")]
 pub struct ParseError {

@@ -1,6 +1,6 @@
 //! Quoting and variables.
 
-/// Why a word could not be expanded.
+/// Reason why a word could not be expanded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExpandError {
     /// A `${` without `}`.

@@ -25,8 +25,8 @@ use tower::ServiceExt;
 use crate::limits::ANSWER_BYTES_MAX;
 use crate::token::TokenKey;
 
-/// Marks a request that is made for the holder of a sandbox's access token: it may do in that sandbox what a key of
-/// its workspace with scope `sandboxes` may.
+/// Marks a request on behalf of the holder of a sandbox's access token: in that sandbox it has the
+/// rights of a workspace key with scope `sandboxes`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DelegatedAccess {
     /// The sandbox.
@@ -71,8 +71,8 @@ pub trait Directory: Send + Sync {
 pub struct Access {
     /// Counts revocations.
     pub revision: u64,
-    /// Public beginnings of the API keys of the sandbox's workspace that may use sandboxes, have not expired,
-    /// and may be used from where the request comes from.
+    /// Public prefixes of the API keys of the sandbox's workspace that may use sandboxes, have not
+    /// expired, and are allowed from the request's address.
     pub keys: Vec<String>,
 }
 
@@ -160,7 +160,7 @@ impl Native {
 }
 
 impl Caller {
-    /// The same for a token that was made for the key with this prefix.
+    /// The same for a token issued for the key with this prefix.
     pub(crate) fn with_token_of(mut self, prefix: String) -> Self {
         if let Identity::Sandbox(behalf) = &mut self.identity {
             behalf.key = Some(prefix);

@@ -12,7 +12,7 @@ use crate::guest_stream::GuestStream;
 use crate::limits::DIAL_WAIT;
 use crate::stall::Epoch;
 
-/// Why a port was not reached.
+/// Reason why a port was not reached.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum DialError {
     /// The port is closed.

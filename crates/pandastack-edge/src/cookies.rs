@@ -9,8 +9,8 @@ use http::header::SET_COOKIE;
 use http::{HeaderMap, HeaderValue};
 use pandastack_types::preview::{PARAMETER, SECURE_COOKIE};
 
-/// Confines the cookies of an answer to the host that it came from. With `is_own_domain` the host name
-/// belongs to the app's owner, who may share cookies with other hosts of that domain.
+/// Confines the cookies of a response to its host. With `is_own_domain` the host name belongs to
+/// the app's owner, who may share cookies with other hosts of that domain.
 pub fn confine(headers: &mut HeaderMap, is_own_domain: bool) {
     if !headers.get_all(SET_COOKIE).iter().any(|value| needs_change(value, is_own_domain)) {
         return;

@@ -16,7 +16,7 @@ use crate::limits::BODY_WAIT;
 /// Identifies an error response in the log.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Why a request or a stream does not reach its sandbox, or gets no answer from it.
+/// Reason why a request or a stream does not reach its sandbox, or gets no response from it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EdgeError {
     /// The request is malformed.

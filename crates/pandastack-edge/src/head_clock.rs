@@ -53,7 +53,7 @@ impl Timer for HeadClock {
         Box::pin(HeadWait(Arc::clone(&self.0)))
     }
 
-    // Not by another one: the end of the old would stop the clock of the new.
+    // Do not replace the timer: dropping the old one would stop the clock of the new one.
     fn reset(&self, _sleep: &mut Pin<Box<dyn Sleep>>, deadline: Instant) {
         self.0.set(deadline);
     }

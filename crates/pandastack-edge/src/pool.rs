@@ -17,9 +17,9 @@ use crate::limits::IDLE_UPSTREAMS_MAX;
 
 /// Idle connections older than this are not kept: guests close theirs about then.
 pub(crate) const IDLE_KEPT: Duration = Duration::from_secs(60);
-/// A connection that was idle for longer may be closed by its guest at the very instant of the next request:
-/// usual servers close theirs after two (gunicorn) or five seconds (node, uvicorn). One that cannot be
-/// repeated then goes by a connection of its own.
+/// A guest may close a connection that was idle for longer at the very instant of the next request:
+/// usual servers close theirs after two (gunicorn) or five seconds (node, uvicorn). A request that
+/// cannot be repeated then uses a new connection.
 pub(crate) const IDLE_SURE: Duration = Duration::from_secs(1);
 
 /// An HTTP/1 connection to a guest.

@@ -1,4 +1,4 @@
-//! Routes to sandboxes, and the source they come from.
+//! Routes to sandboxes, and their source.
 
 use std::net::IpAddr;
 
@@ -42,8 +42,8 @@ pub enum Location {
 #[error("{0}")]
 pub struct RouteUnavailable(pub String);
 
-/// Source of routes. Answers are kept until [`crate::Edge::forget_route`]; while the source does
-/// not answer, the last answer is used.
+/// Source of routes. Results are cached until [`crate::Edge::forget_route`]; while the source does
+/// not answer, the last result is used.
 #[async_trait]
 pub trait RouteSource: Send + Sync + 'static {
     /// The route of a sandbox; `None` if the sandbox does not exist.

@@ -137,7 +137,8 @@ impl Server {
         }
     }
 
-    /// Everything but the way to a sandbox is boxed: the library moves this whole future with every request.
+    /// Everything except the path to a sandbox is boxed: the library moves this whole future with
+    /// every request.
     async fn answer(&self, request: Request<Incoming>, client: &Client) -> Response<ResponseBody> {
         match destination(request.uri(), request.headers()) {
             Destination::Sandbox(target) => match &self.own_ports {
@@ -263,7 +264,7 @@ enum TimerAction {
 }
 
 impl Shared {
-    /// Decides how to handle a connection; `is_told`: the client was already asked to disconnect.
+    /// Decides how to handle a connection; `is_told`: the connection's shutdown has already begun.
     fn timer_action(&self, is_told: bool) -> TimerAction {
         let (now, wait, head_due) = (Instant::now(), self.server.head_wait, self.clock.due());
         // The parser's clock starts once it is known which HTTP this is; some clients never get there.

@@ -1,4 +1,4 @@
-//! One sandbox as the edge remembers it: its route and its gate.
+//! The edge's state of one sandbox: its route and its gate.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -112,7 +112,7 @@ impl Site {
         if let Some(permit) = self.gate.opened().and_then(|grant| grant.enter().ok()) {
             return Ok(permit);
         }
-        // Boxed: rare, and large beside what a request to an open grant needs.
+        // Boxed: rare, and large compared with the future of a request with an open grant.
         Box::pin(self.wait_and_enter(route, tasks, stop)).await
     }
 
@@ -247,7 +247,7 @@ fn edge_error(error: AgentError) -> EdgeError {
             ErrorCode::NotFound => EdgeError::Unknown,
             ErrorCode::Conflict => EdgeError::NotServing(text),
             ErrorCode::NoCapacity | ErrorCode::DiskFull => EdgeError::Busy(text),
-            // Its text names the host's files.
+            // The text names files of the host.
             ErrorCode::Internal => {
                 tracing::error!(error = text, "a host failed");
                 EdgeError::Unavailable("the sandbox's host failed; search the log of its agent".to_owned())

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
     use crate::route::RouteUnavailable;
 
-    /// Returns what held when it was asked, once it may.
+    /// A source that returns the state at the time of the request, once released.
     struct Source {
         holds: Mutex<Visibility>,
         asked: Semaphore,
@@ -155,7 +155,7 @@ mod tests {
         }
     }
 
-    /// Asks, and while the answer is in progress everything changes.
+    /// Looks up a route, which changes while the lookup is in progress.
     async fn find_during_change(sites: &Sites, source: &Source, id: &SandboxId) -> Visibility {
         let change = async {
             source.asked.acquire().await.unwrap().forget();

@@ -31,7 +31,7 @@ pub(crate) struct Clock {
     stalls: AtomicU64,
 }
 
-/// A time in which the process did not stand still.
+/// A period without a stall of the process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Epoch {
     clock: &'static Clock,

@@ -142,7 +142,7 @@ fn on_thread(action: impl FnOnce() -> io::Result<Child> + Send) -> io::Result<Ch
 pub(crate) struct HeldFiles(OwnedFd);
 
 impl HeldFiles {
-    /// None yet, and the standard input.
+    /// No descriptors yet; also returns the standard input.
     fn new() -> io::Result<(Self, Stdio)> {
         let (sending, receiving) =
             socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;

@@ -2,7 +2,7 @@
 
 use pandastack_engine::Isolation;
 
-/// One way to execute guest code, with everything that a snapshot is bound to.
+/// A way to execute guest code, with everything that snapshots are bound to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Accelerator {
     /// Label users see.

@@ -1,7 +1,8 @@
 //! The emulator's command line.
 //!
-//! Devices, their order and their ids are frozen into snapshots: a change here is a change of the compatibility key
-//! ([`DEVICES_GENERATION`]). Every option that deviates from a default says why.
+//! Devices, their order and their ids are frozen into snapshots: a change here is a change of the
+//! compatibility key ([`DEVICES_GENERATION`]). Every option that deviates from a default has a
+//! comment with the reason.
 
 use std::ffi::OsString;
 use std::os::fd::RawFd;
@@ -115,7 +116,8 @@ impl Arguments {
         self.add("-cpu", accelerator.processor);
         self.add("-smp", shape.vcpus.to_string());
         self.add("-m", format!("{}M", shape.memory_mib));
-        // Said to be shared, so that saved states leave it out; the preloaded library maps it privately all the same.
+        // Declared as shared, so that saved states omit it; the preloaded library still maps it
+        // privately.
         self.add("-object", format!("memory-backend-file,id=ram,size={memory},mem-path={RAM_PATH},share=on"));
     }
 
@@ -142,7 +144,7 @@ impl Arguments {
         self.add("-device", format!("virtio-net-pci,netdev=net0,mac={GUEST_MAC},romfile=,ioeventfd=off"));
         self.add("-object", "rng-random,id=rng0,filename=/dev/urandom");
         self.add("-device", "virtio-rng-pci,rng=rng0,ioeventfd=off");
-        // One port more than used; the default of 31 costs 64 queues.
+        // One port more than needed; the default of 31 costs 64 queues.
         self.add("-device", "virtio-serial-pci,id=serial0,ioeventfd=off,max_ports=2");
         self.add("-chardev", format!("socket,id=guest,fd={guest},server=on,wait=off"));
         self.add("-device", format!("virtserialport,bus=serial0.0,chardev=guest,name={GUEST_CHANNEL_NAME}"));

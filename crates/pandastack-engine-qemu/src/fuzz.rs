@@ -30,7 +30,7 @@ pub fn qmp(data: &[u8]) {
     }
 }
 
-/// A reply of the library in an emulator's process. What can be read is written and read again as the same.
+/// A reply of the library in an emulator's process. A valid reply round-trips.
 pub fn shim_reply(data: &[u8]) {
     let Ok(reply) = Reply::decode(data) else { return };
     assert!(!describe(reply.status, reply.errno, reply.note.as_bytes()).is_empty());

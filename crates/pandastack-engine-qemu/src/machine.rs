@@ -1,6 +1,7 @@
 //! One machine: the handle with which an agent controls an emulator process.
 //!
-//! Operations that must not interleave (pause, resume, save, fork) take turns on one lock; the guest stream has its own.
+//! One lock serializes operations that must not interleave (pause, resume, save, fork); the guest
+//! stream has its own lock.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -233,7 +234,8 @@ impl Machine for QemuMachine {
     async fn connect_guest(&self) -> Result<UnixStream> {
         let mut guest = self.guest.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(current) = guest.current.take() {
-            // Its holder may keep it; the emulator must see the end, or it would never take the next one.
+            // The caller may still hold the stream; the emulator must see its end, or it would
+            // never accept the next one.
             let _ = rustix::net::shutdown(&current, Shutdown::Both);
         }
         let stream = match guest.ready.take() {

@@ -89,7 +89,7 @@ impl Qmp {
         self.call(name, arguments, COMMAND_MAX).await
     }
 
-    /// One command that only newer emulators have, and only they need.
+    /// One command that only newer emulators support and need.
     pub(crate) async fn command_if_known(&self, name: &'static str, arguments: Value) -> Result<()> {
         let reply = self.exchange(name, arguments, &[], COMMAND_MAX).await?;
         match reply.pointer("/error/class").and_then(Value::as_str) {
@@ -121,7 +121,8 @@ impl Qmp {
         let mut calls = timeout_at(deadline, self.calls.lock()).await.map_err(|_| too_late(name, limit))?;
         let id = calls.next_id;
         calls.next_id += 1;
-        // The emulator reads a command byte by byte, some system calls for each: what says nothing is left out.
+        // The emulator reads a command byte by byte, with several system calls for each: empty
+        // arguments are omitted.
         let mut command = json!({ "execute": name, "id": id });
         if arguments.as_object().is_none_or(|arguments| !arguments.is_empty()) {
             command["arguments"] = arguments;

@@ -54,7 +54,7 @@ async fn save_state(machine: &QemuMachine, path: &Path) -> Result<u64> {
     drop(writing);
     let begun = machine.qmp.command("migrate", json!({ "uri": format!("fd:{DESCRIPTOR_NAME}") })).await;
     if let Err(error) = begun {
-        // Kept in the machine, it would be in the way of every fork.
+        // Close it: a descriptor left in the machine would interfere with every fork.
         machine.qmp.command("closefd", json!({ "fdname": DESCRIPTOR_NAME })).await?;
         return Err(error);
     }

@@ -6,9 +6,10 @@
 
 use std::time::{Duration, Instant};
 
-/// Time between the two looks at both clocks. Their error, some hundred nanoseconds, is then some parts in a million.
+/// Time between the two readings of both clocks. Their error of some hundred nanoseconds is then a
+/// few parts per million.
 const WINDOW: Duration = Duration::from_millis(100);
-/// Tries of each look; the one that was interrupted least counts.
+/// Attempts per reading; the least interrupted one counts.
 const TRIES: usize = 32;
 
 /// Kernel argument for the counter's rate; `None` if the machine has no counter.

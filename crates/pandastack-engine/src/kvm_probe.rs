@@ -129,8 +129,8 @@ fn read_verdict(child: &mut Child, started: Instant) -> KvmVerdict {
     }
 }
 
-/// Kills the child and collects it behind the caller's back: one that is stuck in the kernel may take its time to die,
-/// and the verdict does not depend on it.
+/// Kills the child and reaps it in the background: a child that is stuck in the kernel may take
+/// long to die, and the verdict does not depend on it.
 fn end(mut child: Child) {
     if child.kill().is_ok() {
         let _ = thread::Builder::new().name("kvm-probe-reaper".to_owned()).spawn(move || child.wait());

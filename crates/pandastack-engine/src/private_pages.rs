@@ -29,7 +29,7 @@ pub struct Mapping {
     pub address: u64,
     /// Length in bytes.
     pub bytes: u64,
-    /// The place in the file that it begins with.
+    /// Offset in the file at which the mapping begins.
     pub file_offset: u64,
 }
 
@@ -87,7 +87,7 @@ const PAGE_IS_FILE: u64 = 1 << 2;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_SWAPPED: u64 = 1 << 4;
 
-/// Asks the kernel for ranges: not of the file, and present or swapped out.
+/// Queries the kernel for ranges of pages that are not the file's, and are present or swapped out.
 fn scan(pagemap: &File, mut start: u64, end: u64) -> io::Result<Vec<Range>> {
     let mut regions = [Region::default(); RANGES_PER_SCAN];
     let mut ranges = Vec::new();
@@ -199,7 +199,7 @@ fn joined<T>(outcome: std::thread::Result<T>) -> T {
     outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// The same pages in pieces that fit the buffers.
+/// Splits ranges into pieces that fit the buffers.
 fn pieces(ranges: &[Range]) -> Vec<Range> {
     let cut = |range: &Range| {
         let end = range.end;
@@ -254,7 +254,7 @@ fn write_changed(target: &File, chunk: &[u8], original: &[u8], offset: u64) -> i
     Ok(written)
 }
 
-/// The holes of a file, asked for in ascending order. Several may ask about one file.
+/// The holes of a file, queried in ascending order. Several readers may query one file.
 struct Holes<'a> {
     file: &'a File,
     len: u64,

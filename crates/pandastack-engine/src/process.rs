@@ -29,7 +29,7 @@ const KILL_MAX: Duration = Duration::from_secs(15);
 /// Least limit of a file's length: logs and consoles, which the agent keeps far shorter.
 const FILE_BYTES_MIN: u64 = 1 << 30;
 
-/// A process of ours, or one that we adopted.
+/// A process that we started or adopted.
 #[derive(Debug, Clone)]
 pub struct Process {
     /// Process id.
@@ -41,7 +41,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Watches a newborn process through its pidfd until it ends. One that cannot be watched is ended.
+    /// Watches a new process through its pidfd until it ends. Kills the process if it cannot be
+    /// watched.
     pub fn watch(pidfd: OwnedFd, tasks: &TaskTracker) -> Result<Self> {
         let pidfd = Arc::new(pidfd);
         Self::attach(pidfd.clone(), tasks).inspect_err(|_| {
@@ -49,8 +50,8 @@ impl Process {
         })
     }
 
-    /// The id of the process is the one the kernel gives for the descriptor: a process that runs tenant code may say
-    /// what it likes about its children.
+    /// Takes the process id from the kernel, by the descriptor: a process that runs tenant code may
+    /// report false ids of its children.
     fn attach(pidfd: Arc<OwnedFd>, tasks: &TaskTracker) -> Result<Self> {
         let pid = pid_of(&pidfd)?;
         let started_ticks = started_ticks(pid)?;
@@ -67,7 +68,8 @@ impl Process {
         Ok(Self { pid, started_ticks, pidfd, exited })
     }
 
-    /// Finds a process again. Fails with [`EngineError::Exited`] if it is gone or its id has a new owner.
+    /// Finds a process again. Fails with [`EngineError::Exited`] if it has ended or its id was
+    /// reused.
     pub fn find(pid: u32, started_ticks: u64, tasks: &TaskTracker) -> Result<Self> {
         let gone = || EngineError::Exited(format!("process {pid} is no longer there"));
         let id = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;

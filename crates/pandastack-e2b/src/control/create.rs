@@ -124,7 +124,8 @@ async fn translate(caller: &Caller, wanted: NewSandbox, timeout_default: u64) ->
     Ok(create)
 }
 
-/// The snapshot that a template's name means: its id, or the name it was given. Only what looks like one is asked for.
+/// The snapshot that a template name refers to, by id or by name. Only names that can be a
+/// snapshot's are looked up.
 async fn snapshot_named(caller: &Caller, name: &str) -> RestResult<Option<SnapshotId>> {
     let plain = template_name(name);
     if template_list::find(caller, &plain).await?.is_some() {

@@ -15,7 +15,7 @@ pub(super) struct Selector {
 }
 
 impl Selector {
-    /// The process meant; of several, one that runs before one that ended, then the newest.
+    /// The selected process; of several, prefers running ones, then the newest.
     pub(super) async fn find(&self, session: &Session) -> RpcResult<Process> {
         let list: ProcessList = session.native.get(&paths::processes(&session.sandbox)).await?;
         self.pick(list.processes)

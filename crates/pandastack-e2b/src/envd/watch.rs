@@ -28,7 +28,7 @@ pub(super) struct WatchRequest {
     recursive: bool,
 }
 
-/// A native watch that has begun, and the directory it is of.
+/// A started native watch, and its directory.
 pub(super) struct Watch {
     pub(super) events: Events,
     directory: String,
@@ -135,7 +135,7 @@ impl Stream {
     }
 }
 
-/// Watches a directory until the client goes.
+/// Watches a directory until the client disconnects.
 pub(super) async fn watch_dir(session: Session, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     match begin(&session, &parts.headers, body).await {

@@ -1,7 +1,8 @@
 //! `/execute`: code in, lines of JSON out.
 //!
-//! The answer's head is sent before the code runs, and a `keepalive` line in long silences, because clients give up on
-//! silence. A client that goes away drops the native stream, which interrupts its code.
+//! The response's head is sent before the code runs, and `keepalive` lines during long silences,
+//! because clients time out otherwise. A client that disconnects drops the native stream, which
+//! interrupts its code.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

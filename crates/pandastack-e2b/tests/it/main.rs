@@ -1,4 +1,4 @@
-//! The facade over a native API that records what it is asked: who may do what, and in which form errors come.
+//! The facade over a native API that records its requests: permissions, and the format of errors.
 
 #![allow(clippy::unwrap_used)]
 

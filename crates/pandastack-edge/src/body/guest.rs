@@ -33,9 +33,9 @@ pub struct GuestBody {
     source: Source,
     port: u16,
     permit: Permit,
-    /// An event stream: nothing but the guest knows when more of it comes.
+    /// Whether the body is an event stream: only the guest knows when more events follow.
     is_events: bool,
-    /// Made only when the body has to wait: most come in one piece.
+    /// Created only when the body has to wait: most arrive in one piece.
     cut: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     log: Option<Entry>,
 }

@@ -94,7 +94,7 @@ fn parse_size(line: &[u8]) -> Option<u64> {
     if !rest.is_empty() && !is_extended {
         return None;
     }
-    // Neither a sign nor an empty text is left for it to take.
+    // Only hexadecimal digits are left: no sign, which this would accept. Empty text is an error.
     u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 

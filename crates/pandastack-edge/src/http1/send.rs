@@ -18,17 +18,17 @@ const COPIED_BYTES_MAX: usize = 2 * 1024;
 pub(super) enum Length {
     /// In the head.
     Known(u64),
-    /// By chunks, which carry their lengths.
+    /// Chunked, with a length per chunk.
     Chunked,
 }
 
-/// A message on its way. Written in order: `head`, `piece`, `tail`.
+/// A message being sent. Written in order: `head`, `piece`, `tail`.
 pub(super) struct Sending<B> {
     /// Bytes before the piece: the message's head, or a chunk's size.
     head: Vec<u8>,
     /// Number of bytes of it that are written.
     head_written: usize,
-    /// Of the body.
+    /// The current piece of the body.
     piece: Bytes,
     /// Bytes after the piece: the end of a chunk.
     tail: &'static [u8],
@@ -70,7 +70,7 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
         self.body = (!body.is_end_stream()).then_some((body, length));
     }
 
-    /// The body, while there is more of it to come.
+    /// The body, until its end.
     pub(super) fn body_mut(&mut self) -> Option<&mut B> {
         self.body.as_mut().map(|(body, _)| body)
     }

@@ -204,7 +204,7 @@ where
         }
     }
 
-    /// The request's body, while there is more of it to come.
+    /// The request's body, until its end.
     pub(crate) fn body_mut(&mut self) -> Option<&mut B> {
         self.sending.body_mut()
     }
@@ -214,7 +214,7 @@ where
         self.left.is_over()
     }
 
-    /// Length of the rest of the answer, as far as it is known.
+    /// Length of the rest of the response, as far as it is known.
     pub(crate) fn size_hint(&self) -> SizeHint {
         match self.left {
             Framing::Length(left) => SizeHint::with_exact(left),
@@ -246,7 +246,7 @@ where
         Pin::new(&mut self.stream).poll_read(&mut context, &mut byte).is_pending()
     }
 
-    /// The stream, and what the guest already sent after its head.
+    /// The stream, and the bytes that the guest already sent after its head.
     pub(crate) fn into_stream(self) -> (S, Bytes) {
         (self.stream, self.input.freeze())
     }

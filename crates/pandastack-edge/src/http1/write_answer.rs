@@ -28,7 +28,7 @@ impl Date {
     }
 }
 
-/// The body that is sent after a head, and the length that the head tells, if it tells one.
+/// The body to send after a head, and the length in the head, if any.
 pub(super) fn body_of(
     head: &Parts,
     body: ResponseBody,

@@ -38,7 +38,7 @@ const AUTHORITY_YEARS: i32 = 10;
 const LEAF_DAYS: i32 = 90;
 /// A certificate is created again after so long.
 const LEAF_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
-/// Certificates kept. When full all are forgotten, and made again as they are asked for.
+/// Certificates kept. When full, all are dropped, and created again on request.
 const LEAVES_MAX: usize = 1024;
 /// Longest name a certificate is made for.
 const NAME_BYTES_MAX: usize = 253;
@@ -161,7 +161,7 @@ fn write(path: &Path, mode: u32, text: &str) -> Result<(), TlsError> {
     written.map_err(|reason| TlsError::File { path: path.to_owned(), reason })
 }
 
-/// The same every time, so that the authority needs to be read back from its key alone.
+/// Always the same, so that the authority can be restored from its key alone.
 fn authority_params() -> Result<CertificateParams, TlsError> {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, AUTHORITY_NAME);
@@ -171,7 +171,7 @@ fn authority_params() -> Result<CertificateParams, TlsError> {
     Ok(params)
 }
 
-/// From yesterday, for clients whose clock is behind, until some day.
+/// Valid from yesterday, for clients whose clock is behind.
 fn validity(until: impl FnOnce(Date) -> Date) -> (time::OffsetDateTime, time::OffsetDateTime) {
     let today = Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
     let day = |date: Date| rcgen::date_time_ymd(date.year().into(), date.month() as u8, date.day() as u8);

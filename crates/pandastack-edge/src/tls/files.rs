@@ -15,7 +15,7 @@ use rustls::sign::CertifiedKey;
 
 use super::{Certificates, TlsError, certified};
 
-/// Shortest time between two checks of the files, which happen when a connection comes.
+/// Shortest interval between checks of the files, which new connections trigger.
 const CHECK_AFTER: Duration = Duration::from_secs(1);
 
 /// One certificate from two files, served for every name.
@@ -65,7 +65,7 @@ impl FileCertificates {
                 tracing::info!(chain = %self.chain.display(), "loaded a new certificate");
                 *pair = Pair { certified, marks, refused: None, looked: pair.looked };
             }
-            // One of the files may not be written yet: it is retried, and said once.
+            // One of the files may not be written yet: retry, and log it once.
             Err(error) => {
                 if pair.refused.replace(marks) != Some(marks) {
                     tracing::warn!(

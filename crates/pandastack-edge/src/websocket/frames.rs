@@ -17,7 +17,7 @@ const MASK_BYTES: u64 = 4;
 /// One direction of a WebSocket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Frames {
-    /// The length, as far as it is known; then what is still to come of key and payload.
+    /// The part of the length read so far; then the remaining bytes of key and payload.
     left: u64,
     part: Part,
     /// The frame in progress is a close frame.
@@ -122,7 +122,7 @@ impl Frames {
 
     fn begin_payload(&mut self, length: u64, is_masked: bool) {
         self.left = length;
-        // The first bit of a length is never set; one that has it was not written as a length.
+        // The first bit of a length is never set, so these bytes are not a length.
         if i64::try_from(length).is_err() {
             self.part = Part::Lost;
             return;
@@ -154,7 +154,7 @@ mod tests {
             }
         }
         bytes.extend(if is_masked { &[1, 2, 3, 4][..] } else { &[] });
-        // As a payload that looks like the heads of close frames.
+        // A payload that looks like heads of close frames.
         bytes.resize(bytes.len() + length, CLOSE);
         bytes
     }

@@ -48,7 +48,7 @@ async fn a_snapshot_restores_onto_another_tap_in_another_namespace() {
     assert!(runs_in(&*restored, &second_namespace));
     restored.resume().await.unwrap();
     assert_eq!(fixture.ask_for(&*restored, "recall").await, 4);
-    // One that has no network is restored from the same snapshot.
+    // Restore a machine without a network from the same snapshot.
     let unconnected = fixture.restored(&template).await;
     unconnected.resume().await.unwrap();
     assert_eq!(fixture.ask_for(&*unconnected, "recall").await, 4);

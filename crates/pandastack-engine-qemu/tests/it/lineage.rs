@@ -241,7 +241,7 @@ async fn many_forks_leak_no_resources() {
     assert_eq!(fixture.living(), 0);
 }
 
-/// Drops a future after so many polls, unless it is done by then.
+/// Drops a future after `polls` polls, unless it has completed.
 async fn given_up_after<T>(polls: usize, future: impl Future<Output = T>) -> Option<T> {
     let mut future = std::pin::pin!(future);
     for _ in 0..polls {

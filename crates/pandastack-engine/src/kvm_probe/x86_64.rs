@@ -39,7 +39,7 @@ const LOOP_TURNS: u64 = 1 << 20;
 /// Processor time within which the guest must end. A working KVM needs milliseconds.
 const GUEST_PROCESSOR_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Port by which the guest reports, and what it says when the exchange was right or not.
+/// Port for the guest's report, and its values for success and failure.
 const PORT: u8 = 0xf4;
 const MAGIC: u8 = 0x5a;
 const WRONG: u8 = 0x21;
