@@ -88,7 +88,7 @@ impl Process {
 
     /// Asks the kernel to end it.
     pub fn send_kill(&self) {
-        // The only error is that it is gone already.
+        // The only possible error is that the process has already ended.
         let _ = pidfd_send_signal(self.pidfd.as_fd(), Signal::KILL);
     }
 
@@ -109,8 +109,9 @@ impl Process {
         }
     }
 
-    /// Limits the length of files that the process writes: one that was taken over cannot fill the host's
-    /// disk through its own files, which are sparse. The kernel ends it at the first byte beyond.
+    /// Limits the size of files that the process writes: a compromised process cannot fill the
+    /// host's disk through its own files, which are sparse. The kernel kills it at the first byte
+    /// beyond the limit.
     pub fn limit_file_bytes(&self, bytes: u64) {
         if !may_raise_limits() {
             return;
@@ -134,7 +135,7 @@ impl Process {
         }
     }
 
-    /// Ends it and waits until it is gone.
+    /// Kills the process and waits for its end.
     pub async fn kill(&self) -> Result<()> {
         self.send_kill();
         let mut exited = self.exited();
@@ -155,7 +156,7 @@ fn may_raise_limits() -> bool {
     capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_RESOURCE))
 }
 
-/// Ends a process when a call that made it fails or is dropped half way.
+/// Kills a process if the call that created it fails or is dropped.
 #[derive(Debug)]
 pub struct KillOnDrop(Option<Process>);
 

@@ -8,7 +8,8 @@ use crate::{EngineError, Result};
 
 /// Device that creates taps.
 pub const DEVICE: &str = "/dev/net/tun";
-/// Ethernet frames, no packet information, virtio headers: what the devices of all engines expect.
+/// Ethernet frames, no packet information, virtio headers: the format that all engines' devices
+/// expect.
 const FLAGS: libc::c_int = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
 
 /// Checks that a descriptor is a tap with the flags that engines need, and returns its name.

@@ -1,4 +1,4 @@
-//! One connection to the runtime inside a function's machine: a call at a time, in frames.
+//! One connection to the runtime inside a function's machine: one call at a time, in frames.
 
 use std::time::Duration;
 

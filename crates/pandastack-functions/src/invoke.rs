@@ -40,7 +40,7 @@ pub struct InvokeRequest {
 }
 
 impl InvokeRequest {
-    /// A call that begins now.
+    /// A call that starts now.
     pub fn new(kind: RunKind, version: u32, event: Bytes) -> Self {
         let http = kind == RunKind::Http;
         Self { id: RunId::random(), kind, version, attempt: 1, event, http, requested_at: now() }

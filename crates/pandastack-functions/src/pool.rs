@@ -231,7 +231,7 @@ impl Pool {
         while let Some(first) = state.line.pop_front() {
             match first.send(Ok(slot)) {
                 Ok(()) => return,
-                // The caller went away while it waited.
+                // The caller disconnected while it waited.
                 Err(Ok(unused)) => slot = unused,
                 Err(Err(_)) => return,
             }
@@ -258,7 +258,7 @@ impl Pool {
             return;
         }
         state.instances -= 1;
-        // Its other slots go with it; connections close before the machine does.
+        // The machine's other slots are removed with it; connections close before the machine ends.
         state.free.retain(|slot| !Arc::ptr_eq(&slot.instance, instance));
         delete(core, instance.sandbox.clone());
     }

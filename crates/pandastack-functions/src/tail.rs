@@ -19,7 +19,7 @@ pub(crate) struct Line {
     pub(crate) text: String,
 }
 
-/// Everything that is printed now.
+/// Broadcasts output as it is printed.
 pub(crate) struct Tails(broadcast::Sender<Line>);
 
 impl Default for Tails {
@@ -34,7 +34,7 @@ impl Tails {
         let _ = self.0.send(line);
     }
 
-    /// Everything from now on.
+    /// Follows all output from now on.
     pub(crate) fn follow(&self) -> broadcast::Receiver<Line> {
         self.0.subscribe()
     }

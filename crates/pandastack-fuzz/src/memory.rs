@@ -23,7 +23,7 @@ pub(crate) fn peak_of(work: impl FnOnce()) -> usize {
 }
 
 fn count(bytes: usize, sign: isize) {
-    // A thread that ends frees after its counters are gone.
+    // An ending thread frees memory after its counters are gone.
     let _ = HELD.try_with(|held| {
         held.set(held.get() + sign * bytes.cast_signed());
         let _ = PEAK.try_with(|peak| peak.set(peak.get().max(held.get())));

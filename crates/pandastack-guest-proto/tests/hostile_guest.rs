@@ -88,7 +88,7 @@ fn strange() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// A message of the schema, as it is or with one value that does not belong there.
+/// A message of the schema, valid or with one wrong value.
 fn message(beginning: &'static str) -> impl Strategy<Value = Vec<u8>> {
     let changed =
         (select(samples(beginning)), any::<Index>(), strange()).prop_map(|(mut sample, at, with)| {
@@ -131,7 +131,7 @@ fn sent() -> impl Strategy<Value = GuestAction> {
     ]
 }
 
-/// The guest's end: a handshake as it should be, then what was chosen, to the streams that were opened.
+/// The guest's end: a valid handshake, then the generated frames, on the opened streams.
 async fn accept(stream: &mut UnixStream) -> std::io::Result<()> {
     let mut first = [0; PREAMBLE_BYTES];
     stream.read_exact(&mut first).await?;
@@ -278,7 +278,7 @@ fn every_call_ends_whatever_the_guest_sends() {
     assert!(taken.get() > CASES as usize / 20, "only {} answers were taken", taken.get());
 }
 
-/// A guest that never ends its lists holds only so many of them in the host's memory.
+/// A guest that never ends its lists can hold only a limited number in the host's memory.
 #[tokio::test]
 async fn listings_of_one_guest_wait_for_each_other() {
     let (host, mut guest) = UnixStream::pair().unwrap();

@@ -108,7 +108,7 @@ fn remove_dir(path: &Path) -> Result<(), ImageError> {
     }
 }
 
-/// Puts a finished file or directory of the same file system into its place, durably.
+/// Moves a finished file or directory of the same file system to its final path, durably.
 pub(crate) fn publish(from: &Path, to: &Path) -> Result<(), ImageError> {
     let parent = to.parent().unwrap_or(Path::new("/"));
     std::fs::create_dir_all(parent).map_err(ImageError::io("create", parent))?;

@@ -17,7 +17,7 @@ use crate::error::ImageError;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pin {
-    /// As its registry writes it.
+    /// The version in the registry's notation.
     pub version: String,
     /// SHA-256 of the package file, in hexadecimal.
     pub sha256: String,

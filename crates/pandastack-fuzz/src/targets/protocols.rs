@@ -27,7 +27,7 @@ fn frames(bytes: &[u8], piece_bytes: usize) -> (Vec<OwnedFrame>, Option<FrameErr
     (found, None)
 }
 
-/// A message that can be read is written as one that means the same.
+/// A valid message round-trips.
 fn check_message<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(payload: &[u8]) {
     let Ok(message) = serde_json::from_slice::<T>(payload) else { return };
     let written = serde_json::to_vec(&message).unwrap_or_default();

@@ -80,7 +80,7 @@ pub(super) struct ReservedStream {
 }
 
 impl Connection {
-    /// Starts the tasks on a connection whose handshake is done. `buffer` holds what came after it.
+    /// Starts the tasks on a connection whose handshake is done. `buffer` holds the bytes after it.
     /// `first` are calls that were sent with the handshake, numbered from 1.
     pub(super) fn start(
         read: OwnedReadHalf,
@@ -263,7 +263,8 @@ fn deliver(slot: &Slot, inbound: Inbound) -> Result<(), ClientError> {
 }
 
 fn add_send_credit(credit: &Semaphore, bytes: u32) -> Result<(), ClientError> {
-    // The guest only releases what it took; more would overflow the semaphore in time.
+    // The guest may only release bytes that it consumed; more would eventually overflow the
+    // semaphore.
     if credit.available_permits() + bytes as usize > STREAM_WINDOW_BYTES as usize {
         return Err(protocol(format!("the guest granted {bytes} bytes beyond the window")));
     }
@@ -276,7 +277,7 @@ fn protocol(what: String) -> ClientError {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics while holding these locks; if it ever did, the maps would still be whole.
+    // No code panics while holding these locks; even then the maps would be consistent.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

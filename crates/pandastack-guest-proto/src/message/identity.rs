@@ -54,7 +54,8 @@ pub struct Identity {
     pub only_stood_still: bool,
 }
 
-/// Files that the operator gives to every guest. What is unset is removed again, unless it was changed.
+/// The operator's files for every guest. An unset file is removed again, unless it was changed in
+/// the guest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestSetup {
     /// Certificate authorities to trust besides those of the image, as PEM.

@@ -195,7 +195,7 @@ pub struct ExitStatus {
     pub timed_out: bool,
     /// From the request's arrival to the exit, on the guest's clock.
     pub duration_ms: u64,
-    /// The same, finer. Older guests do not say.
+    /// The same, in finer units. Older guests do not send it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_us: Option<u64>,
     /// Bytes of standard output when it ended.
@@ -245,10 +245,10 @@ pub struct ProcessInfo {
     /// Run time on the guest's clock; older guests do not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elapsed_ms: Option<u64>,
-    /// First byte of standard output that is still kept; older guests do not say.
+    /// Offset of the first kept byte of standard output; older guests do not send it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdout_start: Option<u64>,
-    /// First byte of standard error that is still kept; older guests do not say.
+    /// Offset of the first kept byte of standard error; older guests do not send it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stderr_start: Option<u64>,
 }

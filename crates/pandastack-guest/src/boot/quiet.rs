@@ -10,7 +10,7 @@ const SETTINGS: [(&str, &str); 3] = [
     // Checks twice a second whether memory is fragmented. The kernel still compacts memory when an
     // allocation needs a large block.
     ("/proc/sys/vm/compaction_proactiveness", "0"),
-    // Seconds between two looks at the counters of memory; they only feed what /proc shows.
+    // Seconds between updates of the memory counters; they only affect the values in /proc.
     ("/proc/sys/vm/stat_interval", "60"),
     // Detects processors that hang. Nothing in the guest could react to that: the host has its own
     // health check.

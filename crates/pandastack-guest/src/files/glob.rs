@@ -48,7 +48,7 @@ impl Glob {
     }
 }
 
-/// Any byte but the separator; also bytes that are no UTF-8.
+/// Any character except the separator, including bytes that are not UTF-8.
 const ANY: &str = "(?:[^/]|(?-u:[^/]))";
 
 fn translate(pattern: &str) -> Result<String, String> {

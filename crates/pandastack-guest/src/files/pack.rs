@@ -46,7 +46,7 @@ struct Body {
 enum Stage {
     Begin,
     Tree(Walker),
-    /// One file, under the name that was asked for; a link is followed.
+    /// One file, under the requested name; a link is followed.
     File {
         path: PathBuf,
         name: OsString,

@@ -46,7 +46,7 @@ const REPLACING_END: &str = ".replacing.part";
 pub(crate) enum TemporaryKind {
     /// A file that was not there.
     New,
-    /// A file that was there, with other contents.
+    /// An existing file with new contents.
     Replacement,
 }
 
@@ -195,7 +195,7 @@ fn open_in_place(path: &Path, mode: WriteMode) -> io::Result<File> {
         .open(path)
 }
 
-/// Replacing a link would cut it off from what it points to. A link to nothing is followed one step, as the
+/// Replacing a link would detach it from its target. A link to nothing is followed one step, as the
 /// kernel would on create.
 fn resolve_links(path: PathBuf) -> PathBuf {
     match std::fs::symlink_metadata(&path) {
@@ -214,7 +214,7 @@ pub(super) fn make_parents(path: &Path, mode: u32, owner: Option<&User>) -> Resu
     let missing: Vec<&Path> = path.ancestors().take_while(|directory| !directory.exists()).collect();
     for directory in missing.into_iter().rev() {
         match DirBuilder::new().mode(mode).create(directory) {
-            // Someone else was faster, or a link leads nowhere; the next step tells.
+            // Another process was faster, or the link is dangling; the next iteration shows which.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
             made => made.map_err(|error| refusal("make", directory, &error))?,
         }

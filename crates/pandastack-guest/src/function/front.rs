@@ -120,7 +120,7 @@ fn invoke(stream: &mut TcpStream, payload: &[u8], calls: &Calls, handler: &Handl
         Some(done) => done,
         None => {
             handler.kill();
-            // Its last words, then its end.
+            // The remaining output, then the end.
             let ended = pass_on(stream, &mut outbox, &parts, Instant::now() + KILL_WAIT)?;
             calls.finish(&id, None, Outcome::Timeout, None);
             CallEnd {

@@ -1,11 +1,11 @@
 //! The identity gate: gives a restored or forked machine its own identity.
 //!
-//! Order matters: first what must never be shared (random numbers, time), then names, then what user code may
-//! look at, then hooks; the caller thaws user processes last. Entropy and clock are hard: if either fails,
-//! nothing is thawed. The rest is reported as warnings: a machine with an old `/etc/hosts` is better than
-//! none.
+//! Order matters: first state that must never be shared (random numbers, time), then names, then
+//! files that user code may read, then hooks; the caller thaws user processes last. Entropy and
+//! clock are mandatory: if either fails, nothing is thawed. The rest is reported as warnings: a
+//! machine with an old `/etc/hosts` is better than none.
 //!
-//! Everything runs on the event loop, on purpose: nothing else may happen before it is done.
+//! Everything runs on the event loop on purpose: no other work may run before it is done.
 
 mod entropy;
 mod etc;

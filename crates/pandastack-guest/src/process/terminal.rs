@@ -58,7 +58,7 @@ impl Terminal {
         self.size
     }
 
-    /// Changes the size; the kernel tells the foreground program.
+    /// Changes the size; the kernel notifies the foreground program.
     pub(crate) fn resize(&mut self, size: TerminalSize) -> Result<(), ErrorBody> {
         if size.rows == 0 || size.cols == 0 {
             return Err(ErrorBody::new(ErrorCode::Invalid, "a terminal has at least one row and one column"));

@@ -34,7 +34,7 @@ pub(super) struct Ring {
     last: u64,
     /// The last change that any follower got.
     read: u64,
-    /// No more will come.
+    /// Whether no more changes follow.
     pub(super) ended: bool,
 }
 

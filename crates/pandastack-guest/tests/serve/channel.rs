@@ -103,12 +103,12 @@ async fn hostile_guest(says: Vec<u8>) -> ClientError {
             let _ = theirs.read(&mut request).await.unwrap();
         }
         let _ = theirs.write_all(&says).await;
-        // Until the host hangs up.
+        // Until the host disconnects.
         while theirs.read(&mut request).await.is_ok_and(|count| count > 0) {}
     });
     let client = GuestClient::connect(ours, STEP).await.unwrap();
     let error = match client.exec(ProcessSpec::shell("true")).await {
-        // Not reading what comes, so that credit is what stops it.
+        // Do not read, so that missing credit stops the sender.
         Ok(_stream) => client.closed().await,
         Err(error) => error,
     };

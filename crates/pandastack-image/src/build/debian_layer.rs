@@ -18,7 +18,7 @@ const PREFERENCES: &str = "etc/apt/preferences.d/pandastack-lock";
 const BUILD_SETTINGS: &str = "etc/apt/apt.conf.d/99mmdebstrap";
 const LISTS: &str = "var/lib/apt/lists";
 
-/// Installs a minimal Debian and the recipe's packages into `root`. Returns what was installed.
+/// Installs a minimal Debian and the recipe's packages into `root`. Returns the installed packages.
 pub(crate) fn bootstrap(
     root: &Path,
     download: &Path,

@@ -14,7 +14,7 @@ use crate::command::Program;
 /// `XFS_SUPER_MAGIC` of `linux/magic.h`.
 const XFS_MAGIC: rustix::fs::FsWord = 0x5846_5342;
 
-/// One `copy_file_range` call moves at most this much.
+/// Largest size of one `copy_file_range` call.
 const COPY_CHUNK_BYTES: usize = 64 << 20;
 
 /// Holes shorter than this are copied as zeros.

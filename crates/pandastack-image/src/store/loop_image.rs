@@ -100,7 +100,7 @@ impl LoopImage {
         Ok(())
     }
 
-    /// Unmounts it if it is mounted; the loop device goes with it.
+    /// Unmounts the image if it is mounted, which also removes the loop device.
     pub(super) fn unmount(&self) -> Result<(), StoreError> {
         if !self.is_mounted()? {
             return Ok(());
