@@ -66,8 +66,8 @@ pub(crate) fn table_space() -> Option<TableSpace> {
     Some(TableSpace { used: read_number(COUNT_PATH)?, max: read_number(MAX_PATH)? })
 }
 
-/// Raises the kernel's bound to what slots may need, where memory permits. Never lowers it, and a host that does not let it be
-/// raised is served as it is.
+/// Raises the kernel's limit to the slots' possible need, if memory permits. Never lowers it, and
+/// works with the existing limit on a host that does not permit a change.
 pub(crate) fn enlarge_table(slots: usize, connections_per_slot: u32) {
     let Some(max) = read_number(MAX_PATH) else { return };
     let of_all_slots = (slots as u64).saturating_mul(connections_per_slot.into());
@@ -194,7 +194,8 @@ mod tests {
         attribute(kind | NESTED, &[attribute(TUPLE_ADDRESSES | NESTED, &ends), protocol].concat())
     }
 
-    /// A listed connection whose answers come from elsewhere: only its original tuple says whose it is.
+    /// A listed connection whose replies come from another address: only its original tuple
+    /// identifies its owner.
     fn listed(from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
         let answers = tuple(2, SERVER, Ipv4Addr::new(198, 51, 100, 1));
         let status = attribute(3, &[0, 0, 0, 8]);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::config::SlotIndex;
 
-/// Why a network call failed.
+/// Reason why a network call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
     /// A setting makes no sense.

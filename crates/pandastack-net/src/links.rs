@@ -177,7 +177,7 @@ impl LinkEvents {
         loop {
             names.retain(|name| index_of(name).is_ok());
             let left = deadline.saturating_duration_since(Instant::now());
-            // An error counts as the deadline: the caller removes what is left.
+            // An error counts as the deadline: the caller removes the remaining links.
             if names.is_empty() || left.is_zero() || self.next(left, "slots").is_err() {
                 return names;
             }

@@ -17,7 +17,8 @@ use crate::host;
 use crate::namespace::NetNs;
 use crate::slot::{self, ReadySlot};
 
-/// Released slots that may wait for destruction while there are ready ones to make. Past it, destroying goes first.
+/// Released slots that may wait for destruction while ready slots are missing. Beyond it,
+/// destroying takes precedence.
 const DOOMED_BACKLOG_MAX: usize = 64;
 
 /// Most slots destroyed together.
@@ -47,7 +48,7 @@ pub(crate) struct State {
     pub(crate) doomed: VecDeque<SlotIndex>,
     /// Slots that the maker is destroying.
     pub(crate) destroying: usize,
-    /// Start of the next search for a free index: all others come first before one is used again.
+    /// Start of the next search for a free index: an index is reused only after all others.
     pub(crate) cursor: usize,
     pub(crate) failure: Option<String>,
     pub(crate) closing: bool,

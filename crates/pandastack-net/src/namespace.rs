@@ -35,7 +35,7 @@ impl NetNs {
         Self::open(Path::new(OWN_NAMESPACE))
     }
 
-    /// The one kept at `path`.
+    /// Opens the namespace at `path`.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let file = File::open(path).map_err(NetError::io("opening network namespace", path))?;
         Ok(NetNs(file))
@@ -97,7 +97,7 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// Prepares the directory that namespaces are kept in.
+/// Prepares the directory for namespaces.
 pub(crate) fn prepare_directory(path: &Path) -> Result<()> {
     let share = || mount_change(path, MountPropagationFlags::SHARED | MountPropagationFlags::REC);
     fs::create_dir_all(path).map_err(NetError::io("creating directory", path))?;
@@ -112,7 +112,7 @@ pub(crate) fn prepare_directory(path: &Path) -> Result<()> {
 /// Undoes [`prepare_directory`]. The directory must hold no namespace.
 pub(crate) fn remove_directory(path: &Path) -> Result<()> {
     match unmount(path, UnmountFlags::DETACH) {
-        // Not a mount point, or not there.
+        // Not a mount point, or missing.
         Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
         Err(errno) => return Err(NetError::io("unmounting directory", path)(errno)),
     }

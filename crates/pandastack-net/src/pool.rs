@@ -34,7 +34,7 @@ use crate::namespace::NetNs;
 use crate::slot::ReadySlot;
 use crate::{ruleset, slot};
 
-/// A leased slot. Give it back with [`SlotPool::release`] once the machine's process is gone.
+/// A leased slot. Return it with [`SlotPool::release`] once the machine's process has ended.
 #[derive(Debug)]
 pub struct Slot {
     /// Index of the slot; store it to release or adopt.
@@ -51,14 +51,14 @@ pub struct Slot {
 pub struct AdoptionResult {
     /// Leased again, traffic never stopped.
     pub kept: Vec<SlotIndex>,
-    /// Not there, or only in part: the machines behind these have no network.
+    /// Missing or incomplete slots: their machines have no network.
     pub missing: Vec<SlotIndex>,
 }
 
 /// Bytes that went through a slot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// From the guest.
+    /// Sent by the guest.
     pub sent_bytes: u64,
     /// To the guest.
     pub received_bytes: u64,
@@ -112,7 +112,7 @@ impl SlotPool {
         });
         let maker = thread::Builder::new()
             .name("slot-maker".to_owned())
-            // A thread starts in the namespace of the one that spawns it: the host's.
+            // A thread starts in the namespace of its parent thread: the host's.
             .spawn({
                 let shared = Arc::clone(&shared);
                 move || shared.make_and_destroy()
@@ -265,15 +265,15 @@ impl SlotPool {
         self.shared.plan.slot_side(index)
     }
 
-    /// Bytes that the guest of a leased slot sent and received since the slot was created. Zero
-    /// when it is gone.
+    /// Bytes that the guest of a leased slot sent and received since the slot was created. Zero if
+    /// the slot is gone.
     pub fn traffic(&self, index: SlotIndex) -> Traffic {
         let dir = Path::new("/sys/class/net").join(self.shared.plan.link_name(index)).join("statistics");
         let read = |file: &str| -> u64 {
             let text = std::fs::read_to_string(dir.join(file)).unwrap_or_default();
             text.trim().parse().unwrap_or_default()
         };
-        // The host's end of the pair: what comes in there, the guest sent.
+        // The host's end of the pair: bytes received there were sent by the guest.
         Traffic { sent_bytes: read("rx_bytes"), received_bytes: read("tx_bytes") }
     }
 

@@ -137,7 +137,7 @@ struct GuestSide {
     events: LinkEvents,
 }
 
-/// Everything inside the new namespace, which the calling thread is in.
+/// Builds everything inside the new namespace, which the calling thread has entered.
 fn build_inside(plan: &Plan, host: &NetNs, index: SlotIndex) -> Result<GuestSide> {
     let name = plan.link_name(index);
     namespace::keep_current(&plan.netns_path(index))?;

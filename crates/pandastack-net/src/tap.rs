@@ -18,7 +18,7 @@ use crate::error::{NetError, Result};
 /// Clone device that turns into a tap.
 pub(crate) const TUN_DEVICE: &str = "/dev/net/tun";
 
-/// Bytes of the virtio header before every frame: what a virtio 1.0 driver negotiates.
+/// Bytes of the virtio header before every frame: the size that a virtio 1.0 driver negotiates.
 pub const TAP_VNET_HEADER_BYTES: u32 = 12;
 
 /// Offloads that Linux's driver accepts from a card: unfinished checksums and large TCP and UDP
@@ -54,8 +54,8 @@ fn attach(fd: &OwnedFd, name: &str) -> io::Result<()> {
         *to = from as libc::c_char;
     }
     request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
-    // SAFETY: `fd` is open for the call, TUNSETIFF reads and writes one `ifreq`, and `request` is one that lives
-    // until the call returns.
+    // SAFETY: `fd` is open for the call, TUNSETIFF reads and writes one `ifreq`, and `request`
+    // lives until the call returns.
     let outcome = unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETIFF, &raw mut request) };
     if outcome < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -12,7 +12,7 @@ use url::{Host, Url};
 use crate::signature::Jwk;
 use crate::{LoginError, Result};
 
-/// How long endpoints and keys are used before they are read again.
+/// Time for which endpoints and keys are cached.
 const FRESH: Duration = Duration::from_secs(3600);
 /// Shortest interval between reads of the keys, even if tokens name unknown ones.
 const KEYS_REREAD_AFTER: Duration = Duration::from_secs(10);

@@ -68,8 +68,8 @@ impl CancelTable {
     }
 }
 
-/// Asks a server to end the query of one of its backends. A machine that stops, or has stopped, is left alone: connecting would wake it, and
-/// the session is cut anyway.
+/// Requests a server to cancel the query of one of its backends. Skips a machine that stops or has
+/// stopped: connecting would wake it, and the session is cut anyway.
 pub(crate) async fn send(target: &Target, databases: &dyn Databases) {
     let connected = tokio::select! {
         biased;

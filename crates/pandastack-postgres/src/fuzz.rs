@@ -31,7 +31,7 @@ fn now<T>(work: impl Future<Output = T>) -> T {
     }
 }
 
-/// The first packet of a client. It is read to its own end, and goes to the server with the same parameters.
+/// The first packet of a client. Parsing stops at its end, and the server gets the same parameters.
 pub fn startup(data: &[u8]) {
     let mut rest = data;
     let packet = now(read(&mut rest));

@@ -43,7 +43,7 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-/// Why a session could not be opened.
+/// Reason why a session could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum LoginError {
     /// No way to the server.
@@ -167,8 +167,8 @@ impl Session {
         }
     }
 
-    /// Proves the password and has the server prove that it knows it, by SCRAM and nothing else: a server is
-    /// a tenant's machine, and must not be able to ask for the password itself.
+    /// Authenticates by SCRAM only, which proves the password to the server and vice versa: the
+    /// server is a tenant's machine, and must not be able to request the password itself.
     async fn authenticate(&mut self, password: &str) -> Result<(), LoginError> {
         let (mut scram, mut is_proven) = (None, false);
         loop {
@@ -209,13 +209,13 @@ impl Session {
     }
 
     /// Sends messages unchanged, for commands other than plain statements, such as replication. Not
-    /// to be given up half way.
+    /// cancel safe.
     pub async fn send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         self.backend.stream.write_all(bytes).await?;
         self.backend.stream.flush().await
     }
 
-    /// The next message: its kind and body. One that is longer is an error. Nothing is lost when this is given up half way.
+    /// The next message: its kind and body. A longer message is an error. Cancel safe.
     pub async fn receive(&mut self, bytes_max: usize) -> std::io::Result<(u8, Bytes)> {
         loop {
             if let Some(message) = take(&mut self.buffer, bytes_max).map_err(std::io::Error::other)? {

@@ -27,7 +27,7 @@ pub struct Statement {
 /// Options of the transaction around the statements.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Transaction {
-    /// As SQL writes it, such as `REPEATABLE READ`.
+    /// In SQL notation, such as `REPEATABLE READ`.
     pub isolation: Option<&'static str>,
     /// Whether the transaction is read-only.
     pub read_only: bool,
@@ -53,7 +53,7 @@ impl Transaction {
 pub struct Column {
     /// Name.
     pub name: String,
-    /// Table it comes from, or 0.
+    /// The column's table, or 0.
     pub table: u32,
     /// Number in that table, or 0.
     pub number: i16,
@@ -74,7 +74,7 @@ pub struct Outcome {
     pub rows: Vec<Vec<Option<String>>>,
     /// `SELECT 3`, `INSERT 0 1`, `CREATE TABLE`. Of a truncated change, only the command.
     pub tag: String,
-    /// There were more rows than were asked for.
+    /// Whether more rows existed than were requested.
     pub truncated: bool,
 }
 
@@ -157,7 +157,7 @@ pub struct Bounds {
     pub wait: Duration,
 }
 
-/// Why a run has no outcome.
+/// Reason why a run has no outcome.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The session, or a statement.
@@ -238,7 +238,7 @@ impl Session {
         }
         frontend::sync(&mut out);
         match self.send_while_reading(&out).await {
-            // A server that hangs up says why before, which is read below.
+            // A server that disconnects sends the reason first, which is read below.
             Err(RunError::Session(LoginError::Broken(_))) => {}
             sent => sent?,
         }
@@ -300,7 +300,7 @@ impl Session {
                 }
                 b'I' => outcomes.push(std::mem::take(&mut outcome)),
                 b'E' => failed = failed.or(Some(SqlError::parse(&body))),
-                // Not reached by SQL that is known. The statement ends with the connection.
+                // No known SQL gets here. The statement ends with the connection.
                 b'G' | b'H' => return Err(copy_refused().into()),
                 b'Z' if body.first() == Some(&IDLE) => {
                     return failed.map_or(Ok(outcomes), |error| Err(error.into()));

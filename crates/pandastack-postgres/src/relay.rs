@@ -100,7 +100,7 @@ pub(crate) struct SessionOwner<'a> {
     pub(crate) databases: &'a dyn Databases,
 }
 
-/// A login that has begun.
+/// A login in progress.
 pub(crate) struct Login<'a> {
     /// The server's first message: its kind and body.
     pub(crate) first: (u8, Vec<u8>),
@@ -159,7 +159,7 @@ async fn exchange(
     };
     let ended = tokio::select! {
         ended = down => ended.map(|()| false),
-        // A client that is gone needs no answer; its server notices when the connection ends.
+        // A client that is gone needs no reply; its server notices when the connection ends.
         ended = up => ended.map(|()| false),
         () = asleep => Ok(true),
         () = cut.cancelled() => Ok(true),
@@ -176,7 +176,7 @@ async fn exchange(
     let _ = server_writer.shutdown().await;
 }
 
-/// Passes bytes on, `early` ones first, until there are no more.
+/// Forwards bytes, `early` ones first, until the end.
 async fn pump(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
@@ -201,7 +201,7 @@ async fn pump(
     }
 }
 
-/// Passes on what a server says, with a word of the platform's in some errors.
+/// Forwards a server's messages, with the platform's hint in some errors.
 async fn pump_answers(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),

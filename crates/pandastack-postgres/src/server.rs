@@ -57,7 +57,7 @@ impl Server {
         self.accept(listener, None, stop).await;
     }
 
-    /// Serves one database until `stop`: its clients need not say which they want.
+    /// Serves one database until `stop`: its clients need not name the database.
     pub async fn serve_one(self: Arc<Self>, listener: TcpListener, of: Endpoint, stop: CancellationToken) {
         self.accept(listener, Some(Arc::new(of)), stop).await;
     }
@@ -143,7 +143,8 @@ impl Server {
             Ok(Packet::Startup(startup)) => Ok(Some((secure, startup))),
             Ok(Packet::Cancel { process, secret }) => {
                 self.cancel.cancel((process, secret), self.databases.as_ref()).await;
-                // The client waits for the end, and one that TLS does not announce is an error to it. It may be gone.
+                // The client waits for the end, and treats an end without a TLS notice as an error.
+                // The client may be gone.
                 let _ = secure.shutdown().await;
                 Ok(None)
             }
@@ -155,7 +156,7 @@ impl Server {
         }
     }
 
-    /// The part without TLS: whether TLS begins now.
+    /// The part before TLS; returns whether TLS starts now.
     async fn negotiate(&self, stream: &mut TcpStream) -> Result<bool, StartupError> {
         let mut gss_refused = false;
         loop {

@@ -64,7 +64,7 @@ extern "C" fn serve(listener: *mut c_void) -> *mut c_void {
     threads::learn_layout();
     loop {
         let args = [listener as usize, 0, 0, libc::SOCK_CLOEXEC as usize];
-        // SAFETY: no address is asked for.
+        // SAFETY: no address is requested.
         match unsafe { sys::call(libc::SYS_accept4, args) } {
             Ok(connection) => serve_one(connection as c_int),
             Err(Errno::INTR | Errno(libc::ECONNABORTED)) => {}
@@ -74,8 +74,8 @@ extern "C" fn serve(listener: *mut c_void) -> *mut c_void {
     }
 }
 
-/// One connection, from accept to close. In a child of a fork it returns too: the connection is closed there already, and
-/// its number may belong to another thread by now.
+/// One connection, from accept to close. It also returns in a child of a fork: there the connection
+/// is already closed, and another thread may have reused its number.
 fn serve_one(connection: c_int) {
     // SAFETY: control thread; one connection at a time.
     let Buffers { request, ancillary, reply } = unsafe { BUFFERS.get() };
@@ -105,7 +105,7 @@ fn failed(status: Status, Errno(errno): Errno) -> Reply {
     Reply { errno, ..Reply::new(status) }
 }
 
-/// Receives one whole message and its descriptors; `None` if it did not fit or did not come.
+/// Receives one whole message and its descriptors; `None` if it did not fit or did not arrive.
 fn receive(
     connection: c_int,
     request: &mut [u8],
@@ -120,7 +120,7 @@ fn receive(
         &raw const limit as usize,
         size_of::<libc::timeval>(),
     ];
-    // SAFETY: the option is a timeval, as said.
+    // SAFETY: the option is a timeval of the passed size.
     unsafe { sys::call(libc::SYS_setsockopt, option) }.ok()?;
     let mut part = libc::iovec { iov_base: request.as_mut_ptr().cast(), iov_len: request.len() };
     let mut header = message(&mut part, ancillary, ANCILLARY_BYTES);

@@ -7,7 +7,7 @@ use core::cell::UnsafeCell;
 /// while threads are parked.
 pub(crate) struct Exclusive<T>(UnsafeCell<T>);
 
-// SAFETY: `get` is called by one thread only, as its contract says.
+// SAFETY: only one thread calls `get`, as its contract requires.
 unsafe impl<T> Sync for Exclusive<T> {}
 
 impl<T> Exclusive<T> {

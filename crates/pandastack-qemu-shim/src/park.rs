@@ -38,12 +38,12 @@ const CLAIMED: u64 = 1;
 const FILLING: u64 = 2;
 const READY: u64 = 3;
 
-/// Everything needed to make a parked thread again.
+/// Everything needed to recreate a parked thread.
 #[derive(Clone, Copy)]
 pub(crate) struct Frame {
     /// Thread id in the process that parked it.
     pub(crate) tid: c_int,
-    /// Saved state, as the kernel put it on the thread's stack.
+    /// Saved state, as the kernel stored it on the thread's stack.
     pub(crate) context: *mut libc::ucontext_t,
     /// Thread pointer.
     pub(crate) fs_base: usize,
@@ -91,7 +91,7 @@ static EPOCH: AtomicU32 = AtomicU32::new(0);
 /// Number of handlers that are READY; the control thread waits on it.
 static ARRIVALS: AtomicU32 = AtomicU32::new(0);
 
-/// Why a park failed.
+/// Reason why a park failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ParkError {
     /// The deadline passed; the thread that was not at rest.
@@ -116,7 +116,7 @@ impl ParkedThreads {
         SLOTS.iter().filter(move |slot| slot.state.load(Ordering::Acquire) == wanted)
     }
 
-    /// In a child: the threads of the parent are not here to be let go.
+    /// In a child: the parent's threads do not exist here, so none is released.
     pub(crate) fn forget(self) {
         core::mem::forget(self);
         EPOCH.fetch_add(1, Ordering::Release);
@@ -135,7 +135,7 @@ fn state(epoch: u32, step: u64) -> u64 {
 
 /// Installs the signal handler.
 pub(crate) fn install() -> bool {
-    // SAFETY: an all-zero sigaction is valid; the handler only uses what is allowed in a signal handler.
+    // SAFETY: an all-zero sigaction is valid; the handler is async-signal-safe.
     unsafe {
         let mut action: libc::sigaction = core::mem::zeroed();
         action.sa_sigaction = park_here as *const () as usize;
@@ -284,7 +284,7 @@ struct QueuedSignal {
 
 const _: () = assert!(size_of::<QueuedSignal>() == size_of::<libc::siginfo_t>());
 
-/// Ends an epoch: takes back unentered slots, wakes the rest.
+/// Ends an epoch: reclaims unentered slots, wakes the rest.
 fn release(epoch: u32) {
     EPOCH.store(epoch.wrapping_add(1), Ordering::Release);
     sys::futex_wake(&EPOCH);
@@ -323,8 +323,8 @@ fn is_waiting(code: &[u8], rax: i64) -> bool {
     if rax != -i64::from(libc::EINTR) || !before.ends_with(&SYSCALL) {
         return false;
     }
-    // Where the number is loaded right before the instruction, hold it against the list too. Otherwise it is unknown,
-    // but with SA_RESTART only calls that wait give EINTR.
+    // If the number is loaded right before the instruction, check it against the list too.
+    // Otherwise it is unknown, but with SA_RESTART only waiting calls return EINTR.
     match *before {
         [0xb8, a, b, c, d, ..] => WAITING_CALLS.contains(&i64::from(u32::from_le_bytes([a, b, c, d]))),
         _ => true,

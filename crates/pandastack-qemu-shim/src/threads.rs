@@ -31,7 +31,7 @@ const FRAME_GAP: usize = 256;
 const RSEQ_SIGNATURE: usize = 0x5305_3053;
 /// Size of the area that every kernel accepts.
 const RSEQ_BYTES: usize = 32;
-/// Value of `cpu_id` that tells the C library not to trust the area.
+/// Value of `cpu_id` that makes the C library ignore the area.
 const RSEQ_UNREGISTERED: c_int = -2;
 
 /// Offset of the thread id in a thread control block; 0 while unknown.
@@ -148,8 +148,8 @@ pub(crate) unsafe fn recreate(slot: &'static Slot) -> sys::Result<()> {
     if answer > 0 { Ok(()) } else { Err(Errno(-answer as i32)) }
 }
 
-/// First and last code of a recreated thread of ours: registers what the kernel keeps per thread, then returns from the
-/// signal that parked the original.
+/// First and last code of our own in a recreated thread: registers its per-thread kernel state,
+/// then returns from the signal that parked the original.
 extern "C" fn resume(slot: &'static Slot) -> ! {
     // SAFETY: as in `recreate`.
     let frame = unsafe { *slot.frame() };

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{ApiError, ApiResult};
 
-/// The caller of a request. Authentication puts it into the request's extensions.
+/// The caller of a request. Authentication adds it to the request's extensions.
 #[derive(Debug, Clone)]
 pub struct Caller {
     /// Workspace of the call.
@@ -67,11 +67,11 @@ impl Caller {
     }
 }
 
-/// Checks callers of what is served outside the API, such as functions by their own URLs.
+/// Checks callers of routes outside the API, such as functions at their own URLs.
 #[async_trait]
 pub trait Admission: Send + Sync {
-    /// Admits an `Authorization` header with a key of that workspace which may do more than read. The
-    /// request's extensions say where it comes from.
+    /// Admits an `Authorization` header with a key of that workspace that has more than read
+    /// access. The request's extensions hold the client's address.
     async fn check_key(&self, bearer: Option<&str>, workspace: &WorkspaceId, from: &Extensions)
     -> Result<()>;
 

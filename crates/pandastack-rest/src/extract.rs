@@ -60,8 +60,8 @@ pub async fn read_body_within(
     }
 }
 
-/// Parses a JSON object; nothing and `null` count as `{}`. Fields that the type's schema does not have are
-/// refused, and values of the wrong kind with what is expected in words.
+/// Parses a JSON object; nothing and `null` count as `{}`. Refuses fields that the type's schema
+/// does not have, and values of the wrong kind, with the expected kind in the message.
 pub fn parse_json<T: DeserializeOwned + ToSchema + 'static>(bytes: &[u8]) -> Result<T> {
     let text = object_text(bytes)?;
     let shape = Shape::of::<T>();
@@ -115,7 +115,7 @@ fn refuse_json(cause: &str) -> Error {
     Error::bad_request(format!("invalid request body: {cause}"))
 }
 
-/// A cause without the line and column that serde adds: the field's name says more.
+/// A cause without the line and column that serde adds: the field's name is more useful.
 fn without_position(cause: &str) -> &str {
     cause.rsplit_once(" at line ").map_or(cause, |(cause, _)| cause)
 }

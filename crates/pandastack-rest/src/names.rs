@@ -8,11 +8,11 @@ use pandastack_types::{Error, ID_CHARS, Result, WorkspaceId};
 
 use crate::{Caller, InPath};
 
-/// Finds the id that a text means. Authentication puts it into the request's extensions.
+/// Resolves a text to an id. Authentication adds it to the request's extensions.
 #[async_trait]
 pub trait FindNamed: Send + Sync {
-    /// The id of what has this id or name, else of the only one whose id begins with the text; `what` is
-    /// [`InPath::WHAT`]. Refuses a text with which several ids begin.
+    /// The id of the resource with this id or name, else of the only one whose id begins with the
+    /// text; `what` is [`InPath::WHAT`]. Refuses an ambiguous prefix.
     async fn find(&self, workspace: &WorkspaceId, what: &'static str, text: &str) -> Result<Option<String>>;
 }
 

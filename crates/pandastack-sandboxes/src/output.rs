@@ -38,7 +38,7 @@ pub struct Exit {
     pub last_lines: Vec<String>,
 }
 
-/// Reads server-sent events out of bytes as they come.
+/// Parses server-sent events from a stream of bytes.
 pub struct Events {
     reader: sse::Reader,
     ready: VecDeque<OutputEvent>,

@@ -53,7 +53,8 @@ pub(super) async fn watch(registry: Arc<Registry>, slot: Arc<SlotNames>, log: Op
         () = report_all(&registry, slot.index, &log) => {}
         () = slot.stop.cancelled() => {}
     }
-    // Right after a change of rules, closing waits for the kernel to let go of the old ones: some 10 ms.
+    // Right after a change of rules, closing waits some 10 ms for the kernel to release the old
+    // rules.
     let _ = tokio::task::spawn_blocking(move || drop(log)).await;
 }
 

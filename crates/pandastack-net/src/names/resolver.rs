@@ -30,25 +30,25 @@ use crate::blocking::blocking;
 use crate::ruleset::ResolvedName;
 use crate::{ruleset, slot};
 
-/// Queries of all guests in flight. Beyond it they are dropped, and asked again by the guests.
+/// Queries of all guests in flight. Beyond it they are dropped, and retried by the guests.
 const QUERIES_MAX: usize = 4096;
 /// TCP connections of all guests. Beyond it they are closed at once.
 const CONNECTIONS_MAX: usize = 512;
 /// Silence after which a TCP connection is closed.
 const CONNECTION_IDLE_MAX: Duration = Duration::from_secs(10);
-/// Shortest and longest time that a name's address stays open. Programs use an address for longer than its
-/// answer says, and an answer that says a week must not keep an address open that long.
+/// Shortest and longest time that a name's address stays open. Programs use an address for longer
+/// than its TTL, and a TTL of a week must not keep an address open that long.
 const NAMED_LIFETIME_MIN: Duration = Duration::from_secs(60);
 pub(super) const NAMED_LIFETIME_MAX: Duration = Duration::from_secs(3600);
 /// Time that the addresses of a name denied on some ports stay closed there: at least as long as
 /// any stays open.
 const SHUT_LIFETIME: Duration = NAMED_LIFETIME_MAX;
-/// Addresses taken from one answer. A longer one for a name that is denied on some ports is kept from the
-/// guest.
+/// Addresses used from one answer. A longer answer for a name that is denied on some ports is
+/// withheld from the guest.
 pub(super) const ADDRESSES_PER_ANSWER_MAX: usize = 32;
 
 pub(super) fn serve(registry: &Arc<Registry>, udp: UdpSocket, tcp: TcpListener) {
-    // Not by a reference of their own: the pool's end must end them.
+    // Weak references: the tasks must end with the pool.
     registry.tasks.spawn(serve_udp(Arc::downgrade(registry), registry.stop.clone(), Arc::new(udp)));
     registry.tasks.spawn(serve_tcp(Arc::downgrade(registry), registry.stop.clone(), tcp));
 }
@@ -170,8 +170,8 @@ fn own_answer(
     if !policy.resolves(name, ceiling) {
         return Some(ResponseCode::NXDomain);
     }
-    // Such records hide the name of later connections (encrypted client hello), which could then not be
-    // checked.
+    // These records hide the host name of later connections (encrypted client hello), which then
+    // could not be checked.
     let by_name = policy.opens_names() || policy.denies_names();
     (by_name && matches!(kind, RecordType::HTTPS | RecordType::SVCB)).then_some(ResponseCode::NoError)
 }
@@ -181,8 +181,8 @@ fn name_of(question: &Query) -> String {
     name.strip_suffix('.').map(str::to_owned).unwrap_or(name)
 }
 
-/// Opens and closes what a name was resolved to, before the guest hears of it; returns what it hears
-/// instead, if anything.
+/// Opens and closes the addresses of a name before the guest gets the answer; returns a replacement
+/// answer, if any.
 async fn follow(
     registry: &Arc<Registry>,
     slot: &Arc<SlotNames>,
@@ -190,7 +190,7 @@ async fn follow(
     kind: RecordType,
     answer: &[u8],
 ) -> Option<ResponseCode> {
-    // Another one than before, perhaps: it was asked for a while ago.
+    // Read again: the policy may have changed since the query.
     let (policy, ceiling) = (slot.policy(), &registry.plan.ceiling);
     if let Some(code) = own_answer(&policy, ceiling, name, kind) {
         return Some(code);

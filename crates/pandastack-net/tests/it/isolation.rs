@@ -1,7 +1,7 @@
 //! Destinations that a guest can and cannot reach.
 //!
-//! A blocked packet is proven blocked without waiting: after it the guest sends one that passes, on the same path, and
-//! when that one has arrived the other had its chance.
+//! A packet is proven blocked without waiting: after it the guest sends a packet that passes, on
+//! the same path; when that one has arrived, the blocked one would have arrived too.
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -22,7 +22,7 @@ use crate::lab::{
     policy, sh, until,
 };
 
-/// Time to wait for an answer that does not come.
+/// Time to wait for a reply that should not arrive.
 const SOON: Duration = Duration::from_millis(200);
 
 pub struct LeasedSlot {
@@ -104,7 +104,7 @@ fn guests_cannot_reach_the_host_or_other_slots() {
         assert_eq!(payloads(&internet), ["control"]);
         assert!(service.recv_from(&mut [0; 64]).is_err(), "the host's service was reached");
         assert_eq!(victim.guest.received(), None, "another guest was reached");
-        // Both proofs above would also pass if nothing could arrive there at all.
+        // Both checks above would also pass if no packet could arrive there at all.
         service.send_to(b"hello", (Ipv4Addr::LOCALHOST, PORT)).unwrap();
         assert!(service.recv_from(&mut [0; 64]).is_ok());
         service.send_to(b"hello", (victim.address, 80)).unwrap();
@@ -162,8 +162,8 @@ fn mail_ports_are_closed_unless_a_policy_names_them() {
         let _internet = Internet::connect();
         let pool = SlotPool::open(config(&directory)).unwrap();
         let mut slot = lease(&pool, &NetworkPolicy::all()).await;
-        // A packet that passes is answered by the server's kernel; one that is refused, by ours, and not with
-        // TCP.
+        // The server's kernel answers a packet that passes; our kernel answers a refused one, and
+        // not with TCP.
         let connects = |guest: &mut Guest, from, is_open| {
             guest.connect(from, (SERVER, 25), if is_open { PATIENCE } else { SOON }).is_some()
         };

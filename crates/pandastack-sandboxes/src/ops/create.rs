@@ -52,7 +52,7 @@ pub async fn create(
     sandboxes.owned(async move { run(&own, workspace, request, key, None).await }).await
 }
 
-/// The same for a service, such as `app:<id>`, to which the machine belongs from its first moment on.
+/// The same for a service, such as `app:<id>`, which owns the machine from the start.
 pub async fn create_owned(
     sandboxes: &Arc<Sandboxes>,
     workspace: WorkspaceId,
@@ -64,7 +64,7 @@ pub async fn create_owned(
     sandboxes.owned(async move { run(&own, workspace, request, None, Some(owner)).await }).await
 }
 
-/// The same, and a template that is just being baked, or a host that has no room right now, is waited for.
+/// The same, but waits for a template that is being baked, and for a host with free capacity.
 pub async fn create_patiently(
     sandboxes: &Arc<Sandboxes>,
     workspace: WorkspaceId,
@@ -173,8 +173,8 @@ fn volume_spec(volume: &AttachedVolume) -> VolumeSpec {
     }
 }
 
-/// Removes what a failed create left. If its host does not respond now, the machine is forgotten
-/// when it reports.
+/// Removes the remains of a failed create. If its host does not respond now, the machine is deleted
+/// when the host reports.
 ///
 /// The intention is recorded first and in one step, as in a delete. A server that ends while the
 /// host is being asked must not leave a row in `creating`, which its successor would finish just
@@ -262,7 +262,7 @@ async fn plan_from_snapshot(
         return Err(Error::bad_request(message));
     }
     let snapshot = super::snapshot::find(sandboxes, &workspace, id).await?;
-    // It may have been named.
+    // The request may have used its name.
     let id = snapshot.id.clone();
     if for_user {
         super::snapshot::check_unsealed(sandboxes, &snapshot).await?;

@@ -39,7 +39,7 @@ pub struct ForkResult {
     pub pause_ms: f64,
     /// Children that were created.
     pub children: Vec<SandboxRecord>,
-    /// Why the others were not.
+    /// Reasons of the failed children.
     pub errors: Vec<ForkError>,
 }
 

@@ -118,8 +118,8 @@ pub async fn locate(
     Ok((location, client))
 }
 
-/// Writes down that a call woke a sandbox, before its client hears of the call's success. The host
-/// reports it too, but a client that looks at once could be faster.
+/// Records that a call woke a sandbox, before the client gets the call's response. The host reports
+/// it too, but a client that reads the state at once could be faster.
 pub async fn note_wake(sandboxes: &Sandboxes, location: &Location, id: &SandboxId, client: &AgentClient) {
     if !location.asleep {
         return;

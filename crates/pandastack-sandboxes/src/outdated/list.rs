@@ -10,12 +10,12 @@ use super::OutdatedPolicy;
 use super::survey::{Subject, SurveyEntry, bakes, hosts, of_workspace};
 use crate::Sandboxes;
 
-/// Whose states are listed.
+/// Scope of a list of states.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
-    /// Those of a workspace.
+    /// States of a workspace.
     Workspace(WorkspaceId),
-    /// Those of all workspaces, and the platform's templates.
+    /// States of all workspaces, and the platform's templates.
     All,
 }
 

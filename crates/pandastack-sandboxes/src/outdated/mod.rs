@@ -28,9 +28,9 @@ use self::advisories::{Advisory, AdvisoryFile};
 pub use self::list::{Scope, list};
 pub use self::watch::watch;
 
-/// Time between two looks at all states, unless the settings say otherwise.
+/// Default interval between checks of all states.
 pub const CHECK_EVERY: Duration = Duration::from_secs(600);
-/// Days between telling the owner and the first action, unless the settings say otherwise.
+/// Default number of days between notifying the owner and the first action.
 pub const GRACE_DAYS: u32 = 7;
 
 /// The operator's policy for outdated states.
@@ -44,7 +44,7 @@ pub struct OutdatedPolicy {
     pub only_advisories: bool,
     /// Advisories; `None` for none.
     pub advisories: Option<Arc<AdvisoryFile>>,
-    /// Time between two looks at all states.
+    /// Interval between checks of all states.
     pub check_every: Duration,
 }
 

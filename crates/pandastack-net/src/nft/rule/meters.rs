@@ -36,7 +36,7 @@ impl Rule {
         })
     }
 
-    /// The bytes of packets that came here are more than so many a second, with as many at once.
+    /// Matches packets beyond `bytes` per second, with a burst of as many.
     pub(crate) fn more_than_bytes_per_second(self, bytes: u64) -> Self {
         const BYTES: u32 = 1;
         const OVER: u32 = 1;
@@ -49,7 +49,7 @@ impl Rule {
         })
     }
 
-    /// Packets that came here are more than so many a minute, with as many at once.
+    /// Matches packets beyond `packets` per minute, with a burst of as many.
     pub(crate) fn more_than_per_minute(self, packets: u32) -> Self {
         const PACKETS: u32 = 0;
         const OVER: u32 = 1;
@@ -62,12 +62,13 @@ impl Rule {
         })
     }
 
-    /// The first packet of a connection: none of it has passed. Datagrams without an answer stay "new".
+    /// Matches the first packet of a connection, before any packet of it has passed. Datagrams
+    /// without a reply stay "new".
     pub(crate) fn begins_connection(self) -> Self {
         self.connection(NFT_CT_STATUS).mask(IPS_CONFIRMED.to_ne_bytes()).compare(NFT_CMP_EQ, &[0; 4])
     }
 
-    /// The namespace has more than so many connections.
+    /// Matches if the namespace has more than `count` connections.
     pub(crate) fn more_connections_than(self, count: u32) -> Self {
         const OVER: u32 = 1;
         self.expression("connlimit", |a| {
