@@ -63,7 +63,7 @@ async function follow(signal: AbortSignal, set: (change: (live: Live) => Live) =
 
 let pending: Set<string> | undefined;
 
-/** Marks what an event changed as out of date. */
+/** Invalidates the data that an event changed. */
 function reload(event: SandboxEvent): void {
   if (!pending) {
     const changed = (pending = new Set());

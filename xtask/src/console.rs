@@ -16,7 +16,7 @@ use crate::{host, tree};
 const SOURCES: [&str; 2] = ["web", "sdk/typescript/src"];
 /// Directory of the built pages.
 const BUILT: &str = "crates/pandastack-console/pages/built";
-/// Beside them: what they were made of.
+/// File next to them with the fingerprint of their sources.
 const STAMP: &str = "crates/pandastack-console/pages/built.stamp";
 
 /// Builds the pages. Without npm the program is built without them, and reports that when a page is

@@ -1,4 +1,4 @@
-//! Templates that come with the platform, as the hosts that have them report them.
+//! Templates of the platform, as reported by the hosts that have them.
 
 use std::collections::BTreeSet;
 

@@ -27,9 +27,10 @@ use crate::ops::lifecycle::{settle, towards};
 /// The findings of a reconciliation.
 #[derive(Debug, Default)]
 struct Findings {
-    /// Rows whose state or place differs from what the host sees.
+    /// Rows whose state or address differs from the host's report.
     changed: Vec<(SandboxRecord, AgentSandbox)>,
-    /// Rows that need the host to be asked: absent from the report, or left in `creating` or `stopping`.
+    /// Rows that need a query to the host: absent from the report, or left in `creating` or
+    /// `stopping`.
     doubtful: Vec<SandboxRecord>,
     /// Sandboxes that the host must remove.
     unknown: Vec<SandboxId>,
@@ -51,7 +52,7 @@ impl Findings {
     }
 }
 
-/// Processes a report and returns what the host must drop.
+/// Processes a report; returns the resources that the host must delete.
 pub async fn take(sandboxes: &Arc<Sandboxes>, report: HostReport) -> Result<ReportAnswer> {
     let record = sandboxes.hosts.record_report(report.clone(), now())?;
     sandboxes.store.put_host(&record).await?;

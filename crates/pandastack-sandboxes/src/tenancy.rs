@@ -79,7 +79,7 @@ impl Tenancy {
         }
     }
 
-    /// Refuses one workspace more where it could not be kept apart from the others.
+    /// Refuses another workspace if it could not be isolated from the others.
     pub fn admit_workspace(self, hosts: &[Host]) -> Result<()> {
         if self.mode == TenancyMode::Single {
             return Err(Error::conflict(

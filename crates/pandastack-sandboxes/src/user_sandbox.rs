@@ -64,7 +64,7 @@ impl UserSandbox {
         self.change_state(StateChange::Wake).await
     }
 
-    /// Puts it to sleep once the requests under way to it ended.
+    /// Puts the sandbox to sleep once its requests in flight have ended.
     pub async fn sleep(&self) -> Result<SandboxRecord> {
         self.change_state(StateChange::Hibernate(Keep::default())).await
     }

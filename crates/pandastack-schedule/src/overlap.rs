@@ -8,7 +8,7 @@ use pandastack_types::limits::{RUNS_PER_SCHEDULE_MAX, RUNS_WAITING_MAX};
 pub enum Admission {
     /// The run begins.
     Start,
-    /// Runs in progress are ended, then this one begins.
+    /// Runs in progress are ended, then this one starts.
     Replace,
     /// The run waits until one in progress has ended.
     Wait,

@@ -14,7 +14,7 @@ use pandastack_types::limits::{CRON_BYTES_MAX, SCHEDULE_EVERY_SECONDS_MAX};
 const NICKNAMES: [&str; 7] =
     ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
 
-/// Why a timing was refused.
+/// Reason why a timing was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TimingError {
     /// The text is not a cron expression.

@@ -19,7 +19,7 @@ use crate::attempt::Attempt;
 use crate::http_target::{check_request, headers, judge_response, method, run_headers};
 use crate::scheduler::Scheduler;
 
-/// Refuses an app that the workspace does not have, and what could never be sent.
+/// Refuses an app that the workspace does not have, and a request that could never be sent.
 pub(crate) async fn check(scheduler: &Scheduler, workspace: &WorkspaceId, target: &AppTarget) -> Result<()> {
     scheduler.services.check_app(workspace, target).await?;
     path(target)?;

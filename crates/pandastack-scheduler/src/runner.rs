@@ -183,8 +183,8 @@ async fn fresh(
     scheduler.machines.run(workspace, request, RUN_OUTPUT_BYTES_MAX, stop.clone()).await
 }
 
-/// Variables that tell a target about its run, so that it can tell a repeated attempt from a new
-/// run.
+/// Variables that describe the run to its target, so that the target can distinguish a repeated
+/// attempt from a new run.
 pub(crate) fn context(schedule: &ScheduleRecord, run: &RunRecord) -> BTreeMap<String, String> {
     [
         ("PANDASTACK_SCHEDULE_ID", schedule.id.to_string()),

@@ -87,7 +87,7 @@ pub struct IdempotencyClaim {
     pub key: IdempotencyKey,
     /// SHA-256 of method, path and body.
     pub fingerprint: Vec<u8>,
-    /// The process that asks.
+    /// The requesting process.
     pub instance: String,
     /// When.
     pub at: Timestamp,
@@ -129,7 +129,7 @@ pub struct SandboxUpdate {
 pub struct Promotion {
     /// Events of the promoted child and of the deleted siblings.
     pub events: Vec<Event>,
-    /// Siblings whose deletion is recorded, oldest first; their machines are still there.
+    /// Siblings whose deletion is recorded, oldest first; their machines still exist.
     pub leaving: Vec<SandboxRecord>,
     /// Siblings that would go if they had not been promoted before, oldest first.
     pub staying: Vec<SandboxId>,
@@ -183,7 +183,7 @@ pub trait TokenStore: Send + Sync {
     async fn count_tokens(&self) -> Result<u64>;
 }
 
-/// Hosts and what they report.
+/// Hosts and their reports.
 #[async_trait]
 pub trait HostStore: Send + Sync {
     /// Adds or replaces a host.
@@ -192,8 +192,8 @@ pub trait HostStore: Send + Sync {
     async fn hosts(&self) -> Result<Vec<HostRecord>>;
     /// Returns the host, if it ever reported.
     async fn host(&self, id: &HostId) -> Result<Option<HostRecord>>;
-    /// Appends what sandboxes used since the totals recorded last. Totals that went back count as a
-    /// restart from zero.
+    /// Appends the sandboxes' usage since the totals recorded last. Totals that went back count as
+    /// a restart from zero.
     async fn record_usage(&self, totals: &[(SandboxId, Usage)], at: Timestamp) -> Result<()>;
 }
 

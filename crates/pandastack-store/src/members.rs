@@ -43,7 +43,7 @@ pub struct Identity {
 }
 
 impl MemberRecord {
-    /// The role that counts: groups go before what an owner gave.
+    /// The effective role: groups take precedence over a role set by an owner.
     pub fn effective_role(&self) -> Option<Role> {
         self.group_role.or(self.role)
     }

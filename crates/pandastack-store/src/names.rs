@@ -34,8 +34,8 @@ impl Named {
 /// Names.
 #[async_trait]
 pub trait NameStore: Send + Sync {
-    /// The id of what has this id or name, else of the only one whose id begins with the text. Refuses a text
-    /// with which several ids begin.
+    /// The id of the resource with this id or name, else of the only one whose id begins with the
+    /// text. Refuses an ambiguous prefix.
     async fn find_named(&self, workspace: &WorkspaceId, kind: Named, text: &str) -> Result<Option<String>>;
 }
 

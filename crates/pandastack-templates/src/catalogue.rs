@@ -1,4 +1,4 @@
-//! Templates that come with the platform, and their bakes: the merged view of what all hosts have.
+//! Templates of the platform, and their bakes: the merged view of all hosts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::service::Templates;
 
 /// Longest time for a host to list its builds.
 const ASK_WAIT: Duration = Duration::from_secs(10);
-/// Seconds for which a host is asked to hold its answer while a build has no news.
+/// Seconds for which a host should hold its response while a build has no news (long poll).
 const HOLD_SECONDS: u64 = 10;
 /// Shortest time between two such questions, for hosts that answer at once.
 const ASK_EVERY_MIN: Duration = Duration::from_millis(500);

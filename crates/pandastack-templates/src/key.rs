@@ -3,10 +3,10 @@
 use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 
-/// Grows when steps come to do something else for the same Dockerfile.
+/// Changes when steps behave differently for the same Dockerfile.
 const FORMAT: &str = "layers 2";
 
-/// The key of what a build starts from.
+/// The key of a build's base.
 pub(crate) fn base(parts: &[&str]) -> String {
     hash(std::iter::once(FORMAT).chain(parts.iter().copied()))
 }

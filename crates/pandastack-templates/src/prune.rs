@@ -1,7 +1,6 @@
-//! Computes which layers, versions and snapshots a workspace needs; the others are deleted.
+//! Computes the layers, versions and snapshots that a workspace needs, and deletes the others.
 //!
-//! Looks at nothing but the record, so it is safe to repeat. Snapshots of builds that are in progress are
-//! left alone.
+//! Uses only the record, so it is safe to repeat. Snapshots of builds in progress are not touched.
 
 use std::collections::{HashMap, HashSet};
 
@@ -92,7 +91,7 @@ pub(crate) async fn prune_layers(templates: &Templates, workspace: &WorkspaceId)
     Ok(given_up.len())
 }
 
-/// The layers to give up for another one, of a list with the most recently used first.
+/// The layers to evict for another one, from a list with the most recently used first.
 fn surplus(
     layers: Vec<LayerRecord>,
     began: Timestamp,

@@ -72,7 +72,7 @@ async fn end_left(templates: &Arc<Templates>) {
     }
 }
 
-/// Why a build that has not ended must end, and in which phase.
+/// Reason why an unfinished build must end, and its phase.
 fn abort_reason(templates: &Templates, build: &BuildRecord) -> Option<(BuildError, &'static str)> {
     let spec = &build.spec;
     match (build.state, &spec.error) {
@@ -120,8 +120,8 @@ async fn start_due_builds(templates: &Arc<Templates>) -> Result<()> {
     }
 }
 
-/// Next one of the queued builds, oldest first: workspaces take turns, and none has too many at
-/// once.
+/// Next one of the queued builds, oldest first: workspaces take turns, each with a limit of
+/// concurrent builds.
 fn next_turn(
     queued: &[BuildRecord],
     running: &HashMap<WorkspaceId, usize>,
@@ -168,7 +168,7 @@ async fn run_one(templates: &Arc<Templates>, build: BuildRecord, running: &Build
         () = running.stop.cancelled() => None,
     };
     if built.is_none() && templates.background.shutdown.is_cancelled() {
-        // Its successor ends it.
+        // The next server process ends it.
         return Ok(());
     }
     let published = match built {

@@ -66,7 +66,7 @@ async fn execute(
     }
 }
 
-/// Everything of a scope that a command can see.
+/// Everything in a scope that affects a command.
 fn described(scope: &Scope) -> Result<String, BuildError> {
     let seen = (&scope.config, scope.environment());
     serde_json::to_string(&seen).map_err(|error| BuildError::new(error.to_string()))

@@ -93,7 +93,7 @@ pub struct GenerationStatus {
     pub generation: u8,
     /// State of the generation.
     pub state: GenerationState,
-    /// Tells it from others.
+    /// Identifies the generation.
     pub fingerprint: String,
 }
 
@@ -101,7 +101,7 @@ pub struct GenerationStatus {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecretRing(Vec<Generation>);
 
-/// Why a secret file cannot be used or changed.
+/// Reason why a secret file cannot be used or changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RingError {
     /// The secret is too short to be one.
@@ -121,7 +121,7 @@ pub enum RingError {
     /// No rotation is in progress.
     #[error("no earlier generation is accepted; there is nothing to finish")]
     Finished,
-    /// There are as many as there may be.
+    /// The number of generations is at its maximum.
     #[error("the file has {GENERATIONS_MAX} generations, which is the most that it can have")]
     Full,
 }

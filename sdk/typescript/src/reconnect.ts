@@ -1,8 +1,8 @@
 /**
- * When a lost stream is taken up again, and after how long.
+ * When a lost stream is resumed, and after how long.
  *
- * A process outlives every connection to it, and its output waits by offset, so a follower that lost its
- * stream asks for the rest. Only failures that say nothing about the process are worth that.
+ * A process outlives every connection to it, and its output waits by offset, so a follower that
+ * lost its stream requests the rest. Only failures unrelated to the process are retried.
  */
 
 import { NetworkError, RequestTimeout, ServerError } from "./errors.js";
@@ -27,7 +27,7 @@ export class Reconnect {
   #lostAt: number | undefined;
   #delayMs = 0;
 
-  /** Something came: the next loss is a new one. */
+  /** Data arrived: the next loss is a new one. */
   succeeded(): void {
     this.#lostAt = undefined;
   }

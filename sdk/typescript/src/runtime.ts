@@ -7,8 +7,8 @@
 import { BadRequestError } from "./errors.js";
 import type { AsyncDispose, Blob } from "./globals.js";
 
-// Of the built-in modules only what is used here, so that programs for other runtimes compile against
-// this package without Node's type declarations.
+// Only the parts of the built-in modules that are used here, so that programs for other runtimes
+// compile against this package without Node's type declarations.
 interface FsPromises {
   readFile(path: string, encoding: "utf8"): Promise<string>;
   readFile(path: string): Promise<Uint8Array>;
@@ -62,7 +62,7 @@ export function environment(): Record<string, string | undefined> {
 
 /** A built-in module of Node (Bun and Deno have them too), loaded when first needed. */
 export async function importBuiltin<Name extends keyof Builtins>(name: Name): Promise<Builtins[Name]> {
-  // Not a literal, so that bundlers for runtimes without these modules leave it alone.
+  // Not a literal, so that bundlers for runtimes without these modules ignore it.
   const specifier = `node:${name}`;
   try {
     return (await import(specifier)) as Builtins[Name];

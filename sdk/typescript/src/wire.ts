@@ -1,5 +1,5 @@
 /**
- * Calls as data: what goes over the wire and what came back, without doing it.
+ * Calls as data: requests and the parsing of responses, without I/O.
  *
  * Owns paths, time limits, body limits and the reading of JSON answers. The transport does the I/O.
  */

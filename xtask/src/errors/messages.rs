@@ -144,7 +144,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A format string and its arguments, shown. Variables that are texts are put in.
+    /// Renders a format string and its arguments. Variables with known texts are substituted.
     fn format(&self, tokens: proc_macro2::TokenStream) -> Option<String> {
         use syn::parse::Parser;
         let arguments = Punctuated::<Expr, Token![,]>::parse_terminated.parse2(tokens).ok()?;
@@ -184,14 +184,14 @@ impl Reader<'_> {
         }
     }
 
-    /// Puts the arguments of a call into the frames of the called functions.
+    /// Inserts the arguments of a call into the frames of the called functions.
     fn fill(&mut self, call: &syn::ExprCall) {
         let Expr::Path(path) = &*call.func else { return };
         let Some(name) = path.path.get_ident().map(ToString::to_string) else { return };
         for frame in self.frames.get(&name).cloned().unwrap_or_default() {
             let argument = call.args.get(frame.parameter);
             let mut texts = argument.map(|argument| self.texts(argument)).unwrap_or_default();
-            // A parameter of the caller itself says no more than the frame.
+            // A parameter of the caller itself adds nothing to the frame.
             texts.retain(|text| words(text) > 0);
             let filled = texts.iter().map(|text| frame.message.text.replace(&frame.name, text));
             self.record(&frame.message.code, filled);

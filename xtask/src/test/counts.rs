@@ -7,15 +7,15 @@ use super::timings::Timings;
 /// Results of some tests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// As they should be.
+    /// Passed tests.
     pub passed: u64,
-    /// Not.
+    /// Failed tests.
     pub failed: u64,
-    /// Not run here.
+    /// Tests that cannot run here.
     pub skipped: u64,
-    /// Why not, one line each.
+    /// Reasons for skipped tests, one line each.
     pub reasons: Vec<String>,
-    /// The failed ones that have a name, one line each.
+    /// Named failures, one line each.
     pub failures: Vec<String>,
     /// Changes outside, one line each.
     pub notes: Vec<String>,

@@ -122,7 +122,8 @@ impl Args {
             _ if !self.only.is_empty() => self.only.contains(&suite),
             // The corpora are replayed by the Rust tests; what this adds takes many minutes.
             Suite::Fuzz => self.full,
-            // It fails for new releases of others, not for the change under test, and downloads all of them.
+            // Its failures come from new releases of dependencies, not from the change under test,
+            // and it downloads all of them.
             Suite::Drift => self.full,
             // It needs the machine to itself for minutes, because KVM is emulated in software; the usual run
             // has the same platform on QEMU.

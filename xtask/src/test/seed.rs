@@ -1,9 +1,9 @@
-//! The store that platforms of tests begin with: its templates are baked already.
+//! The store that platforms of tests start with: its templates are already baked.
 //!
-//! A bake boots an emulated machine and keeps a processor busy for a quarter of a minute. Some twenty
-//! test files start a platform of their own, and none of them is about bakes. So they begin with a
-//! copy of what the shared platform baked in this run. An agent finds bakes by the key of all that
-//! went into them, and bakes afresh if the key is another.
+//! A bake boots an emulated machine and keeps a processor busy for a quarter of a minute. Some
+//! twenty test files start their own platform, and none of them tests bakes. So they start with a
+//! copy of the shared platform's bakes of this run. An agent finds bakes by the key of their
+//! inputs, and bakes again if the key differs.
 
 use std::path::{Path, PathBuf};
 

@@ -29,7 +29,7 @@ impl Watch {
 
     /// A line was printed.
     pub fn line(&self) {
-        // The watcher is gone only after it killed the program.
+        // Sending fails only after the watcher killed the program.
         let _ = self.lines.send(());
     }
 

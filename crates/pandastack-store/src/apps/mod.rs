@@ -1,6 +1,6 @@
 //! Records of apps.
 //!
-//! Must hold: which version serves changes in one transaction with the states of both versions
+//! Must hold: the serving version changes in one transaction with the states of both versions
 //! ([`AppStore::go_live`]), so that a crash leaves either the old one live or the new one, never
 //! both or none.
 
@@ -17,7 +17,7 @@ use pandastack_types::{AppId, DeploymentId, WorkspaceId};
 use self::record::{AppRecord, DeploymentRecord, DomainRecord, PreviewRepoRecord};
 use crate::Result;
 
-/// A deployment whose repository's host does not know yet how it goes, or how it ended.
+/// A deployment whose state was not yet reported to the repository's host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UnreportedDeployment {
     /// The deployment.

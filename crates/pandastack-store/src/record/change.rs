@@ -15,7 +15,7 @@ use crate::StoreError;
 pub struct Change {
     /// When.
     pub at: Timestamp,
-    /// Why, in a sentence.
+    /// Reason, as a sentence.
     pub detail: Option<String>,
     /// The sandbox as its agent sees it.
     pub seen: Option<Box<AgentSandbox>>,
@@ -29,18 +29,18 @@ pub struct Change {
 }
 
 impl Change {
-    /// A change with nothing to say.
+    /// A change without details.
     pub fn at(at: Timestamp) -> Self {
         Self { at, ..Self::default() }
     }
 
-    /// With a sentence.
+    /// Adds a reason.
     pub fn because(mut self, detail: impl Into<String>) -> Self {
         self.detail = Some(detail.into());
         self
     }
 
-    /// With what the agent sees.
+    /// Adds the agent's view.
     pub fn with_observed(mut self, seen: AgentSandbox) -> Self {
         self.seen = Some(Box::new(seen));
         self
@@ -122,7 +122,8 @@ impl SandboxRecord {
         Ok(moved)
     }
 
-    /// Takes over what only the agent knows. Totals of use go through usage events instead.
+    /// Applies the fields that only the agent knows. Usage totals are recorded as usage events
+    /// instead.
     fn note_seen(&mut self, seen: &AgentSandbox) {
         self.template.clone_from(&seen.template);
         let spec = &mut self.spec;

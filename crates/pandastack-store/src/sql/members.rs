@@ -228,7 +228,8 @@ async fn admit(conn: &mut AnyConnection, workspace: &WorkspaceId) -> Result<()> 
     }
 }
 
-/// Adds a row; does nothing if the person has one in this workspace. Binds as [`put`] does.
+/// Adds a row; does nothing if the person has one in this workspace. Has the same parameters as
+/// [`put`].
 const INSERT: &str = "INSERT INTO members (id, workspace_id, issuer, subject, email, name, role, group_role, \
      operator, created_at_us, last_sign_in_at_us) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) \
      ON CONFLICT DO NOTHING";

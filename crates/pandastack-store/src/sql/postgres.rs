@@ -19,7 +19,7 @@ pub(super) struct Postgres {
 }
 
 impl Postgres {
-    /// Connects, and brings the schema up to date; several that start at once take turns.
+    /// Connects, and migrates the schema; concurrent starts are serialized.
     pub(super) async fn connect(url: &str) -> Result<(AnyPool, Self)> {
         sqlx::any::install_default_drivers();
         let pool = AnyPoolOptions::new().max_connections(CONNECTIONS_MAX).connect(url).await?;

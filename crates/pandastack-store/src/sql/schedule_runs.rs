@@ -170,7 +170,7 @@ async fn claim(
     claimed: &mut ClaimedRuns,
 ) -> Result<()> {
     let (in_progress, waiting) = other_runs(write.conn(), &run).await?;
-    // A run that has begun before holds its place.
+    // A run that has already started keeps its slot.
     let count = if run.attempt > 0 { 0 } else { in_progress.len() as u64 };
     let overlap = schedule.spec.options.overlap.unwrap_or(Overlap::Skip);
     match admit(overlap, count, waiting, run.is_catch_up) {

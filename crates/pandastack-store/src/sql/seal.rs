@@ -23,7 +23,7 @@ use super::rows::to_json;
 use super::sealed_columns::Column;
 use crate::{Result, StoreError};
 
-/// First byte of sealed bytes. No JSON begins with it.
+/// First byte of sealed bytes. No JSON starts with it.
 const VERSION: u8 = 1;
 const HEAD_BYTES: usize = 2;
 /// First element of a sealed value in JSON.
@@ -34,7 +34,7 @@ const MARK_IN_TEXT: &str = "[\"sealed\",";
 /// Target of a schedule whose own was lost with the join secret. The name resolves nowhere.
 const LOST: &str = "https://target-lost-with-the-server-secret.invalid/";
 
-/// Why a value cannot be sealed or opened.
+/// Reason why a value cannot be sealed or opened.
 #[derive(Debug, thiserror::Error)]
 pub enum SealError {
     /// The secret file is older than the row.
@@ -51,7 +51,7 @@ pub enum SealError {
     NoRandom,
 }
 
-/// Where a value belongs.
+/// Location of a value: table, workspace, row and field.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SealedField<'a> {
     pub(super) table: &'a str,

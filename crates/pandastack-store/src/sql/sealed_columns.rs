@@ -90,7 +90,8 @@ impl SecretStore for SqlStore {
         }
         self.change_rows(&mut done, Sealer::resealed).await?;
         if before.is_none() && done.rows > 0 {
-            // As where the disk is too full for a second copy of the file. The next start tries again.
+            // For example, the disk is too full for a second copy of the file. The next start
+            // retries.
             if let Err(error) = self.forget_plain().await {
                 tracing::warn!(%error, "cannot compact the database; free pages may still have secrets");
                 return Ok(done);

@@ -131,8 +131,9 @@ impl TokenStore for SqlStore {
     }
 }
 
-/// Refuses a key that is made with one that was revoked, has expired, or is of a closed workspace. The
-/// request was authenticated before its body was read, so this is checked where the change is written.
+/// Refuses to create a key with one that was revoked, has expired, or belongs to a closed
+/// workspace. The request was authenticated before its body was read, so this is checked again in
+/// the transaction.
 async fn check_maker(write: &mut Write, by: Option<&str>, at: Timestamp) -> Result<()> {
     let Some(prefix) = by else { return Ok(()) };
     let select = "SELECT workspace_id FROM tokens WHERE prefix = $1 \
@@ -147,7 +148,7 @@ async fn check_maker(write: &mut Write, by: Option<&str>, at: Timestamp) -> Resu
     admit_any(write.conn(), &id(workspace)?).await
 }
 
-/// Refuses one key more than a workspace may have, and any for one that is being deleted.
+/// Refuses a key beyond a workspace's limit, and any key for a workspace that is being deleted.
 async fn admit(conn: &mut AnyConnection, workspace: &WorkspaceId) -> Result<()> {
     let open: Option<i64> =
         sqlx::query_scalar("SELECT 1 FROM workspaces WHERE id = $1 AND state IN ('active', 'suspended')")

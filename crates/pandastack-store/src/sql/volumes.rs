@@ -13,7 +13,7 @@ use crate::names::choose;
 use crate::volumes::{VolumeHolderRecord, VolumeRecord, VolumeSpecRecord, VolumeState, VolumeStore};
 use crate::{Durability, Result, SandboxRecord, StoreError};
 
-/// Holders that count: a sandbox whose row is gone holds nothing.
+/// Current holders: a deleted sandbox holds nothing.
 const HOLDERS: &str = "SELECT h.volume_id, h.sandbox_id, h.read_only FROM volume_holders h \
      JOIN sandboxes s ON s.id = h.sandbox_id";
 

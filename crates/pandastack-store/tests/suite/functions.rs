@@ -33,7 +33,7 @@ async fn function(store: &dyn Store, name: &str) -> FunctionRecord {
 pub(super) async fn functions_are_found_by_id_and_name_and_their_changes_counted(store: &dyn Store) {
     let before = store.function_changes();
     let first = function(store, "first").await;
-    // Its name is another one's id, which goes first.
+    // Its name is another function's id, which takes precedence.
     let second = function(store, first.id.as_str()).await;
     let found =
         async |text: &str| store.function_named(&workspace(), text).await.unwrap().map(|found| found.id);

@@ -75,7 +75,7 @@ pub(super) async fn members_are_found_by_person_and_by_address(store: &dyn Store
     assert!(matches!(store.member(&other, &bound.id).await, Err(StoreError::NotFound { .. })));
     assert!(store.delete_member(&other, &bound.id).await.is_err());
     store.delete_member(&ws(), &bound.id).await.unwrap();
-    // A sign-in that began before does not bring it back.
+    // A sign-in that started earlier does not restore the member.
     assert!(matches!(store.update_member(&bound).await, Err(StoreError::Held(_))));
     assert!(store.members(&ws()).await.unwrap().is_empty());
 }

@@ -20,7 +20,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts a server, or says why the test is skipped.
+    /// Starts a server, or prints why the test is skipped.
     pub(super) fn start(test: &str) -> Option<Self> {
         let Some(programs) = std::env::var_os(PROGRAMS).map(PathBuf::from) else {
             println!("skipped: {test} ({PROGRAMS} is not set; `cargo xtask test` brings a server)");

@@ -1,4 +1,4 @@
-//! Secrets in rows: what the SQLite file has of them, before and after they are sealed.
+//! Secrets in rows: their traces in the SQLite file, before and after they are sealed.
 
 use std::path::Path;
 

@@ -154,7 +154,7 @@ pub(super) async fn workspaces_are_suspended_resumed_and_deleted_for_good(store:
     let stood_still = hour.as_microsecond() - at.as_microsecond();
     let before = due.expires_at.unwrap().as_microsecond();
     assert_eq!(row.expires_at.map(|end| end.as_microsecond() - before), Some(stood_still));
-    // Deleted: first its keys, then what is in it, then its name for ever.
+    // Deleted: first its keys, then its contents; its name stays reserved forever.
     let early = store.move_workspace(&shop, &WorkspaceMove::Deleted, at).await;
     assert!(matches!(early, Err(StoreError::Held(_))), "{early:?}");
     store.move_workspace(&shop, &WorkspaceMove::Delete, at).await.unwrap();
@@ -344,7 +344,7 @@ pub(super) async fn audit_entries_are_chained(store: &dyn Store) {
         audit_record(&ws(), None, old),
         audit_record(&other, None, old),
         audit_record(&ws(), None, now()),
-        // Of a call that took long: it began before the one above.
+        // Of a slow call, which started before the one above.
         audit_record(&ws(), None, old),
     ];
     for batch in records.chunks(2) {

@@ -37,7 +37,7 @@ macro_rules! endpoints {
             impl $name {
                 endpoints!(@new [$($param: $type),*] $($query)?);
 
-                /// A client's call that is passed on with its query as it is.
+                /// A client's call that is forwarded with its query unchanged.
                 pub fn pass_through($($param: &$type,)* query: Option<String>) -> PassThrough<Self> {
                     PassThrough::new(format!($path, $($param = Segment($param)),*), query)
                 }

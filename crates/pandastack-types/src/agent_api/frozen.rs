@@ -1,4 +1,4 @@
-//! Frozen machine states of a host: what they hold, and what control decided about outdated ones.
+//! Frozen machine states of a host: their components, and control's verdicts on outdated ones.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

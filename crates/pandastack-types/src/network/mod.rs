@@ -157,7 +157,7 @@ impl NetworkPolicy {
         !self.denies(name) && (self.egress == Egress::All || self.allowed(name, ceiling).next().is_some())
     }
 
-    /// Returns whether a web connection to `to` may pass that asks for this name, or for none.
+    /// Returns whether a web connection to `to` with this host name, or without one, may pass.
     pub fn permits(&self, name: Option<&str>, to: SocketAddrV4, ceiling: &Ceiling) -> bool {
         let (address, port) = (*to.ip(), to.port());
         if !ceiling.admits(to) {
@@ -212,7 +212,8 @@ impl NetworkPolicy {
         opened
     }
 
-    /// Denied on every port. One that is denied on some can be resolved: its other ports may be open.
+    /// Whether a name is denied on every port. A name denied on some ports can be resolved: its
+    /// other ports may be open.
     fn denies(&self, name: &str) -> bool {
         names(&self.deny).any(|(pattern, ports)| ports.is_empty() && pattern.matches(name))
     }

@@ -35,8 +35,8 @@ pub fn path_in(data_dir: &Path) -> PathBuf {
     data_dir.join(FILE)
 }
 
-/// Creates the secret of a new data directory. One that was in use and has lost its secret is refused: with
-/// another secret no derived password is right and no backup can be read.
+/// Creates the secret of a new data directory. Refuses a data directory that was in use and lost
+/// its secret: with another secret, derived passwords are wrong and backups cannot be read.
 pub fn ensure(data_dir: &Path, accept_new: bool) -> Result<PathBuf> {
     let path = path_in(data_dir);
     if path.exists() {
@@ -162,7 +162,7 @@ fn reload(path: &Path, key: &LinkKey) {
                 tracing::info!(generation, "the join secret was replaced");
             }
         }
-        // One that is being written is complete soon.
+        // A file that is being written is complete soon.
         Err(error) => tracing::error!(error = %format!("{error:#}"), "the join secret cannot be read"),
     }
 }
@@ -217,7 +217,7 @@ mod tests {
         let mut ring = key.ring();
         ring.stage(&[2; 32]).unwrap();
         ring.activate();
-        // As control's user needs it.
+        // The mode that control's user needs.
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
         write(&path, &ring.to_text()).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);

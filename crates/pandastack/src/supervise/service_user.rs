@@ -52,7 +52,8 @@ pub struct ServiceUser {
 pub struct Needs {
     /// Directories that it alone writes; made if missing.
     pub directories: Vec<PathBuf>,
-    /// Those of them that the operator chose. They may have files of others: not handed over with any.
+    /// The directories that the operator chose. They may have files of other users: handed over
+    /// only if empty.
     pub chosen: Vec<PathBuf>,
     /// Files that it appends to; made if missing.
     pub files: Vec<PathBuf>,
@@ -67,7 +68,7 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// The same with paths from the root on: what is above a path matters, too.
+    /// The same with absolute paths: the permissions of parent directories matter too.
     fn absolute(&self) -> Self {
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         let all = |paths: &[PathBuf]| paths.iter().map(absolute).collect();
@@ -95,14 +96,14 @@ pub enum User {
 }
 
 impl User {
-    /// Chooses the user of a role, and hands over what it needs.
+    /// Chooses the user of a role, and hands over the resources that it needs.
     pub fn prepare(settings: &Settings, needs: &Needs) -> Result<Self> {
         let needs = &needs.absolute();
         let Some(user) = ServiceUser::resolve(settings.run_as.as_deref())? else {
             reclaim(&needs.directories);
             return Ok(Self::AsStarted);
         };
-        // An edge has no directory: it finds what others made.
+        // An edge has no directory: it uses existing ones.
         if !needs.directories.is_empty() {
             make_passable(settings)?;
         }
@@ -177,7 +178,7 @@ impl ServiceUser {
         (self.uid, self.gid)
     }
 
-    /// Why a role cannot work as this user; `None` if it can.
+    /// Reason why a role cannot work as this user; `None` if it can.
     fn obstacle(&self, needs: &Needs) -> Option<String> {
         if !is_mapped(&fs::read_to_string("/proc/self/uid_map").unwrap_or_default(), self.uid) {
             return Some(format!("user {} does not exist in this container; set --run-as", self.name));
@@ -302,7 +303,8 @@ impl ServiceUser {
     }
 }
 
-/// Makes the directories through which other users reach what is theirs. They can pass, but not list them.
+/// Creates the directories through which other users reach their own files. They can traverse, but
+/// not list them.
 pub fn make_passable(settings: &Settings) -> Result<()> {
     [&settings.data_dir, &settings.runtime_dir].into_iter().try_for_each(|dir| make_directory(dir, PASSABLE))
 }
@@ -348,8 +350,8 @@ fn reclaim_directory(dir: &Path, found: &Metadata) -> std::io::Result<()> {
     fs::set_permissions(dir, Permissions::from_mode(found.mode() & 0o7777))
 }
 
-/// Gives what one user has in a directory to another user and group. Files with a second name stay: that
-/// name may be one of the system's.
+/// Gives one user's files in a directory to another user and group. Files with a second hard link
+/// are skipped: the other name may belong to the system.
 fn give_contents(dir: &Path, from: u32, (uid, gid): (u32, u32)) -> std::io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();

@@ -22,7 +22,7 @@ pub struct Cut {
     pub to: PathBuf,
     /// Lines on which the first file names the second.
     pub lines: Vec<usize>,
-    /// Files in the largest circle that is left of the one that was cut.
+    /// Files in the largest remaining circle after the cut.
     pub leaves: usize,
 }
 
