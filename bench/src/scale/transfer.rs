@@ -19,7 +19,7 @@ use crate::report::Report;
 const MIB: usize = 1 << 20;
 /// Interval between two samples of the servers' memory.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// How much a server may grow, in MiB: buffers of one transfer, whatever its length.
+/// Growth allowed for a server, in MiB: buffers of one transfer of any length.
 const GROWTH_MIB: f64 = 16.0;
 const FILE: &str = "/srv/large";
 

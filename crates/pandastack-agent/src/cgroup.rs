@@ -9,8 +9,8 @@
 //! When there are not enough processors for all, they are shared between workspaces first, and within
 //! each between its machines: a workspace gains nothing by having more machines than others.
 //!
-//! Plain file writes. The groups of one agent are below one parent, so that whatever an interrupted create left
-//! behind is found there ([`Cgroups::end_outside`]).
+//! Plain file writes. The groups of one agent are below one parent, so that remains of an
+//! interrupted create are found there ([`Cgroups::end_outside`]).
 
 mod process;
 

@@ -6,7 +6,7 @@
 //!      +------------ pause, doubling ------------- any failure ------------+        stop: put away, confirm, goodbye
 //! ```
 //!
-//! Must hold: the server is told that log is durable only after the archive has it, so after any
+//! Must hold: log is confirmed to the server as durable only after the archive has it, so after any
 //! failure on either side the slot retains the log and the next session continues without a gap.
 //! The archive itself is the only record of where it ends. While the archive is down nothing is
 //! collected in memory: the connection is closed and opened again. Log that the server has removed,

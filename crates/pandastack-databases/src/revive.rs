@@ -4,7 +4,7 @@
 //! ```text
 //!   machine lost -> its row is removed, which frees the volume -> the template's disk boots with that volume
 //!     -> the server replays its log -> `SELECT 1` as its administrator -> the record names the new machine
-//!   port closed, seen by a client or by the archiver -> the server is started, and replays its log -> `SELECT 1`
+//!   port closed, seen by a client or the archiver -> the server starts and replays its log -> `SELECT 1`
 //! ```
 //!
 //! All acknowledged data is on the volume. Takes no input: a check handles every lost machine, and

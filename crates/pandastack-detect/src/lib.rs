@@ -1,12 +1,12 @@
 //! Detects from an app's files how to install, build and start it, and gives the reasons.
 //!
 //! ```text
-//!   file names --interesting--> their texts --View--> detect(view, settings) --> Plan, or the names looked for
+//!   file names --interesting--> texts --View--> detect(view, settings) --> Plan, or the names looked for
 //! ```
 //!
 //! Pure: no I/O. The caller lists an app's files, reads those that [`interesting`] names, and gets
 //! a [`Plan`]: commands, with a sentence for each decision. Explicit settings ([`UserSettings`],
-//! then `pandastack.toml`) always win over detected ones, and the plan says so.
+//! then `pandastack.toml`) always win over detected ones, and the plan notes it.
 //!
 //! | looked at | found |
 //! |---|---|

@@ -1,7 +1,7 @@
 //! The edge: a proxy between clients and the servers inside sandboxes.
 //!
 //! ```text
-//!   client --HTTP/1, /2, WebSocket--> server --Host, headers--> api (control's router, or nobody)
+//!   client --HTTP/1, /2, WebSocket--> server --Host, headers--> api (control's router, or none)
 //!                                        |
 //!                                        +--> edge: site -> access -> gate -> grant -> pool --> guest's port
 //! ```

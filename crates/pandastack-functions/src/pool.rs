@@ -3,7 +3,7 @@
 //! ```text
 //!   call --> a free slot?   yes --> leased --+--> answered --> free, or to the first in line
 //!                           no  --> in line  +--> failed   --> the machine is deleted, another one begins if needed
-//!   nobody calls for `idle_seconds` --> the machine is deleted
+//!   no call for `idle_seconds` --> the machine is deleted
 //! ```
 //!
 //! Invariants: never more machines than `max_instances`; never more calls in line than `queue_max`;

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `D`, `api.D`, `sandbox.D`, and every configured API name | the platform, before any app |
 //! | `<label>.D` | the app of that name or id |
-//! | anything deeper below `D` | nobody |
+//! | anything deeper below `D` | no one |
 //!
 //! `localhost` is always such a domain. Other domains are configuration: the `Host` header of a
 //! caller is no evidence of who owns a name.

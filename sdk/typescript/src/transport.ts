@@ -1,5 +1,5 @@
 /**
- * Sending calls: time limits, retries, and errors from whatever goes wrong.
+ * Sending calls: time limits, retries, and conversion of failures to errors.
  *
  * What must hold: every method ends within its limit; every failure leaves as a `PandaStackError`
  * (or as the caller's own abort reason); no answer grows past its limit in memory.

@@ -168,7 +168,7 @@ struct Simulation {
 
 impl Simulation {
     async fn start(seed: u64) -> Self {
-        // Only processes crash here, not disks, so the data is in memory: syncing would take most of the time.
+        // Only processes crash here, not disks: in memory, syncing does not take most of the time.
         let memory = PathBuf::from("/dev/shm");
         let dir = tempfile::tempdir_in(if memory.is_dir() { memory } else { std::env::temp_dir() }).unwrap();
         let mut dice = Dice::new(seed);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   in the machine: the server wants a file -> `take` names it in `asked`, waits until it is there, and copies it
-//!   here:           reads `asked` -> removes files not needed now, sends that file and the next few -> reads it again
+//!   here:           reads `asked` -> removes unneeded files, sends that file and the next few -> repeats
 //! ```
 //!
 //! Must hold: however long a log is, only [`AHEAD`] files of it are on the volume at once. A server

@@ -3,7 +3,7 @@
 //! ```text
 //!   idle --begin--> asked --poll_answer--> answering --poll_frame--> over --is_reusable--> idle
 //!                     |                        |
-//!                     +---- the request's body goes on being sent ----
+//!                     +---- the request's body is still being sent ----
 //! ```
 //!
 //! Must hold: only the real end of a response counts as its end; a connection is reused only after

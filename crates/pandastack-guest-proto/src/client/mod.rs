@@ -6,7 +6,7 @@
 //! Invariants:
 //! - Nothing the guest sends makes the host allocate more than [`crate::limits`] allow: every queued frame
 //!   is paid for by credit that the host granted, and a guest that overdraws is disconnected.
-//! - The reader never waits for a consumer, so one slow reader delays nobody else.
+//! - The reader never waits for a consumer, so a slow reader does not delay others.
 //! - A call whose future or stream is dropped is cancelled in the guest (processes keep running).
 //! - When the connection is lost every call fails at once with [`ClientError::Disconnected`].
 //!
