@@ -4,7 +4,7 @@
 //! <cache>/images/<key>.ext4      a sealed root filesystem
 //! <cache>/images/<key>.json      its manifest; written last, so its presence means "complete"
 //! <cache>/kernels/<key>/         vmlinuz, modules, manifest.json
-//! <cache>/work/<key>/            a build in progress; the holder of the lock may delete remains of a dead one
+//! <cache>/work/<key>/            a build in progress; the lock holder may delete remains of a dead one
 //! <cache>/locks/<key>            flock: one build of a key at a time, across processes
 //! ```
 //!
