@@ -11,7 +11,7 @@ use pandastack_types::api::{CreateSandbox, ExecRequest, ExecResult, ForkSandbox,
 use crate::bare::Bare;
 use crate::report::Report;
 
-/// How much to measure.
+/// Number of samples.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// Bare restores, each beside a create with and one without a zygote.
@@ -85,7 +85,8 @@ pub async fn compare(
     Ok(())
 }
 
-/// Waits until machines of a template are forked from a warm one, as they are on a host that is up for a while.
+/// Waits until a template's machines are forked from a zygote, as on a host that has been up for a
+/// while.
 pub async fn await_zygote(data_dir: &Path, template: &str, limit: Duration) -> Result<()> {
     let record = data_dir.join("store/zygotes").join(template).join("record.json");
     let deadline = Instant::now() + limit;

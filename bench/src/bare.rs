@@ -21,11 +21,11 @@ use serde::Deserialize;
 
 use crate::http::Connection;
 
-/// How long a guest may take to answer.
+/// Longest time for a guest to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// User of the measured machines; any but root.
 const UID: u32 = 0x6fff_0000;
-/// Output of a first command that is kept.
+/// Bytes kept of a first command's output.
 const OUTPUT_BYTES_MAX: usize = 4096;
 /// Addresses of bare machines, beside a platform's own.
 const SUBNET: &str = "10.129.0.0/24";
@@ -37,7 +37,7 @@ pub struct Bare {
     engine: QemuEngine,
     store: Store,
     snapshot: PathBuf,
-    /// Where the platform keeps durable disks.
+    /// Directory of the platform's durable disks.
     volumes: PathBuf,
     runtime: tempfile::TempDir,
     next: u32,
@@ -50,7 +50,7 @@ struct Manifest {
     volumes: Vec<VolumeSpec>,
 }
 
-/// A machine that is being restored, and what is removed after it.
+/// A machine that is being restored, and the files to remove after it.
 struct Restored {
     machine: std::sync::Arc<dyn Machine>,
     began: Instant,
@@ -59,7 +59,8 @@ struct Restored {
 }
 
 impl Restored {
-    /// Ends it; milliseconds since it was begun, if it did what it should.
+    /// Ends the machine; returns the milliseconds since the restore began, unless `answered` is an
+    /// error.
     async fn end(self, answered: Result<()>) -> Result<f64> {
         let took_ms = self.began.elapsed().as_secs_f64() * 1000.0;
         self.machine.kill().await?;
@@ -78,7 +79,7 @@ impl Bare {
         Self::of(data_dir, dir).await
     }
 
-    /// Takes what a sandbox sleeps on, whenever it does.
+    /// Copies the files that a sandbox sleeps on, once it sleeps.
     pub async fn of_sleeper(data_dir: &Path, sandbox: &SandboxId) -> Result<Self> {
         Self::of(data_dir, data_dir.join("store/sandboxes").join(sandbox.as_str()).join("sleep")).await
     }
@@ -100,21 +101,21 @@ impl Bare {
         Ok(Self { engine, store, snapshot, volumes, runtime, next: 0 })
     }
 
-    /// One restore, in milliseconds from nothing to a guest with an identity of its own.
+    /// One restore; returns the milliseconds until the guest has its identity.
     pub async fn restore(&mut self) -> Result<f64> {
         let restored = self.begin(None).await?;
         let answered = greet(&restored).await.map(drop);
         restored.end(answered).await
     }
 
-    /// The same, and the result of a first command.
+    /// Restores, and waits for the result of a first command.
     pub async fn restore_and_run(&mut self) -> Result<f64> {
         let restored = self.begin(None).await?;
         let answered = run(&restored).await;
         restored.end(answered).await
     }
 
-    /// The same, and the first byte of what a server inside answers.
+    /// Restores, and waits for the first byte of the response of a server inside.
     pub async fn restore_and_ask(&mut self, network: &BareNetwork, port: u16) -> Result<f64> {
         let get = async |address: &str| {
             Connection::open(&format!("{address}:{port}"), "localhost").await?.get().await.map(drop)
@@ -122,7 +123,7 @@ impl Bare {
         self.restore_and_reach(network, get).await
     }
 
-    /// The same, and whatever is then asked of its address.
+    /// Restores, then runs `reach` on the machine's address.
     pub async fn restore_and_reach(
         &mut self,
         network: &BareNetwork,

@@ -10,9 +10,9 @@ use pandastack_types::api::{CONTEXT_DEFAULT, RunCode};
 use crate::api::{create, delete, ms_since};
 use crate::report::Report;
 
-/// What people run first. Its import is part of the first plot.
+/// A typical first cell. Its import counts as part of the first plot.
 const PLOT: &str = "import matplotlib.pyplot as plt\nplt.plot([1, 4, 9, 16])\nplt.show()";
-/// The first plot takes at most so many times as long as the second one.
+/// Largest ratio of the first plot's time to the second's.
 const AT_MOST: f64 = 3.0;
 const FIRST: &str = "first plot of a code context";
 const SECOND: &str = "second plot";
@@ -32,7 +32,7 @@ pub async fn measure(client: &Client, rounds: u32, report: &mut Report) -> Resul
 }
 
 async fn both(client: &Client, sandbox: &SandboxId, report: &mut Report) -> Result<()> {
-    // The interpreter starts with its first run, which is not what is measured.
+    // The first run starts the interpreter; that start is not measured.
     run(client, sandbox, "1").await?;
     for name in [FIRST, SECOND] {
         let began = Instant::now();

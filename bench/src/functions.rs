@@ -1,8 +1,8 @@
-//! Functions: what a cold and a warm call cost over what they do, how many a second, what deploying again takes, and how
-//! late a schedule calls one.
+//! Functions: the overhead of cold and warm calls, calls per second, redeploy time, and schedule
+//! lateness.
 //!
-//! Yardsticks are taken in the same run and in turns: a create of the template that the function stands on, and the same
-//! handler as a plain program through exec, as somebody without functions would run it.
+//! The baselines are measured in the same run, interleaved: creating a sandbox from the function's
+//! template, and running the same handler as a plain program through exec.
 
 use std::io::Cursor;
 use std::path::Path;
@@ -21,7 +21,7 @@ use pandastack_types::api::{
 use crate::api::{create, delete, exec, ms_since};
 use crate::report::Report;
 
-/// How much to measure.
+/// Number of samples.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// Cold calls, each beside a create and a plain program.
@@ -48,7 +48,7 @@ const TEMPLATE: &str = "code-interpreter";
 /// Imports pandas once, and does a little with it in each call.
 const PANDAS: &str = "import pandas\n\n\ndef handler(event, context):\n    \
                       return int(pandas.DataFrame({'n': range(10)})['n'].sum())\n";
-/// The same as a program.
+/// The same work as a plain program.
 const PROGRAM: &str = "import pandas\nprint(int(pandas.DataFrame({'n': range(10)})['n'].sum()))\n";
 /// Does nothing, in `fetch` style.
 pub const EMPTY: &str = "def fetch(request):\n    return ''\n";
@@ -62,7 +62,7 @@ const SCHEDULES: usize = 5;
 const WARMING_FIRES: u32 = 2;
 /// Seconds between two of those times.
 const FIRE_EVERY_SECONDS: u64 = 2;
-/// How long a deploy or the end of an idle machine is waited for.
+/// Longest wait for a deploy, or for the end of an idle machine.
 const WAIT_MAX: Duration = Duration::from_secs(600);
 /// Interval between two checks of either.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -163,7 +163,7 @@ async fn warm(client: &Client, data_dir: &Path, plan: Plan, report: &mut Report)
         tokio::time::sleep(POLL_INTERVAL).await;
     }
     report.sample("machines of an idle function", "", machines(data_dir).len() as f64);
-    // A snapshot that is used often has a machine to be forked from, until nobody used it for a while.
+    // A frequently used snapshot keeps a zygote until it has been unused for a while.
     let kept = zygotes(data_dir).into_iter().filter(|pid| !before.contains(pid)).count();
     report.sample("zygotes of a function that was busy a moment ago", "", kept as f64);
     Ok(client.delete_function(&function.name).await?)
@@ -294,7 +294,7 @@ fn machines(data_dir: &Path) -> Vec<u64> {
     crate::memory::pids(&data_dir.join("store/sandboxes"))
 }
 
-/// Processes that are kept to be forked.
+/// Processes of zygotes.
 fn zygotes(data_dir: &Path) -> Vec<u64> {
     crate::memory::pids(&data_dir.join("store/zygotes"))
 }

@@ -1,4 +1,5 @@
-//! The host of a repository, where git pushes to and build machines fetch from: smart HTTP by git's own `git http-backend`.
+//! A repository host for pushes and for fetches by build machines: smart HTTP by git's own `git
+//! http-backend`.
 //!
 //! ```text
 //!   this host                                 a namespace of its own
@@ -7,9 +8,11 @@
 //!   git push ---------------------+ 192.88.99.1
 //! ```
 //!
-//! Build machines are kept from this host's own addresses, so the server has one that is not. Its namespace has no name:
-//! the listening socket is all that holds it, so that it ends with this program however that ends. The link is removed on
-//! drop, because the kernel puts that off while connections are open; one that a killed run left is replaced.
+//! Build machines cannot reach this host's own addresses, so the server listens on an address in a
+//! separate network namespace. The namespace has no name: only the listening socket holds it, so it
+//! disappears when this program ends, even if it is killed. The link is removed on drop, because
+//! the kernel delays its removal while connections are open; a link left by a killed run is
+//! replaced.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
@@ -30,8 +33,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::git_push::{git, git_command};
 
-/// Both ends of the link. Machines reach public addresses only, and those set aside for documentation and measurements do
-/// not count as such; these belonged to relays that nobody is to have any more (RFC 7526), so no server is hidden by them.
+/// Addresses of the two ends of the link. Machines reach public addresses only, which excludes the
+/// ranges reserved for documentation and benchmarks. This range belonged to 6to4 relays and is
+/// deprecated (RFC 7526), so it hides no real server.
 const HERE: Ipv4Addr = Ipv4Addr::new(192, 88, 99, 1);
 const THERE: Ipv4Addr = Ipv4Addr::new(192, 88, 99, 2);
 const PREFIX_BITS: u8 = 30;
@@ -44,7 +48,7 @@ const REPOSITORY: &str = "app.git";
 /// Bytes of a request: a push without packages is far smaller.
 const BODY_BYTES_MAX: usize = 64 << 20;
 
-/// A host that serves one repository, for as long as it is kept.
+/// A host that serves one repository until it is dropped.
 pub struct GitHost {
     _server: AbortOnDropHandle<()>,
     _link: Link,
@@ -58,7 +62,7 @@ impl GitHost {
         let repository = root.path().join(REPOSITORY);
         std::fs::create_dir(&repository)?;
         git(&repository, &["init", "--quiet", "--bare", "--initial-branch=main"]).await?;
-        // Nobody else reaches it, so whoever does may push.
+        // The address is reachable only from this host, so pushes need no credentials.
         git(&repository, &["config", "http.receivepack", "true"]).await?;
         let (link, listener) = Link::make()?;
         listener.set_nonblocking(true)?;
@@ -84,11 +88,11 @@ struct Link;
 impl Link {
     /// Makes it, and a listener at its far end.
     fn make() -> Result<(Self, TcpListener)> {
-        // Mostly there is none.
+        // Usually no link is left over.
         let _ = ip(&["link", "delete", LINK]);
         let here = gettid();
         let there = std::thread::spawn(move || listen_beyond(here)).join();
-        // From here on, so that what is half made is removed too.
+        // Created here, so that a partial setup is removed too.
         let link = Self;
         let listener = there.map_err(|_| anyhow!("the thread in the namespace panicked"))??;
         ip(&["address", "add", &format!("{HERE}/{PREFIX_BITS}"), "dev", LINK])?;
@@ -103,8 +107,8 @@ impl Drop for Link {
     }
 }
 
-/// Moves the calling thread into a new namespace, with a link to that of another thread, and listens there. The socket stays
-/// there when the thread is gone.
+/// Moves the calling thread into a new network namespace, links it to the namespace of process
+/// `here`, and listens there. The socket stays in the namespace after the thread ends.
 fn listen_beyond(here: Pid) -> Result<TcpListener> {
     unshare(CloneFlags::CLONE_NEWNET).context("make a network namespace; this needs root")?;
     let here = here.as_raw_nonzero().to_string();
@@ -149,7 +153,8 @@ async fn answer(root: &Path, request: Request) -> Result<Response> {
     let backend = backend.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
     let mut child = backend.spawn().context("start `git http-backend`")?;
     let mut stdin = child.stdin.take().context("`git http-backend` has no input")?;
-    // At the same time: it may answer before it has read everything. If it does not want the rest, its answer says why.
+    // Feed it concurrently: it may answer before it has read everything. If it stops reading, its
+    // response has the reason.
     let feed = async move { drop(stdin.write_all(&body).await) };
     let ((), output) = futures::future::join(feed, child.wait_with_output()).await;
     let output = output.context("wait for `git http-backend`")?;
@@ -157,7 +162,7 @@ async fn answer(root: &Path, request: Request) -> Result<Response> {
     response(&output.stdout)
 }
 
-/// What a CGI program printed, as an answer.
+/// Converts the output of a CGI program to a response.
 fn response(printed: &[u8]) -> Result<Response> {
     const BLANK: &[u8] = b"\r\n\r\n";
     let end = printed.windows(BLANK.len()).position(|bytes| bytes == BLANK);
@@ -195,7 +200,7 @@ mod tests {
         assert!(response(b"Content-Type: text/plain").is_err());
     }
 
-    /// In a namespace that stands in for the host.
+    /// In a namespace that represents the host.
     #[test]
     fn what_is_pushed_can_be_fetched_and_nothing_is_left() {
         if !rustix::process::geteuid().is_root() || ip(&["-V"]).is_err() {
@@ -222,7 +227,7 @@ mod tests {
             pushed.push(tree.commit(&["page"]).await.unwrap());
             tree.push().await.unwrap();
         }
-        // As a build machine does: by the commit's id, without what came before.
+        // As a build machine does: by the commit's id, without history.
         git(copy.path(), &["init", "--quiet"]).await.unwrap();
         for (commit, text) in pushed.iter().zip(["one", "two"]) {
             git(copy.path(), &["fetch", "--quiet", "--depth=1", &host.url(), commit]).await.unwrap();

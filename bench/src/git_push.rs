@@ -1,6 +1,7 @@
-//! Pushes: a work tree whose commits go to a repository, and the webhook delivery of the repository's host.
+//! Pushes: a work tree whose commits are pushed to a repository, and the webhook delivery that
+//! follows.
 //!
-//! The delivery has GitHub's signature, and of GitHub's fields those that an app reads.
+//! The delivery has GitHub's signature and the GitHub fields that an app reads.
 
 use std::path::Path;
 
@@ -16,10 +17,10 @@ use crate::http::Connection;
 
 /// The branch that is pushed, which is also what apps deploy by default.
 const BRANCH: &str = "refs/heads/main";
-/// Of every commit.
+/// Message of every commit.
 const MESSAGE: &str = "change one line";
 
-/// Git in a directory, the same whatever this host's own settings are.
+/// Runs git in a directory, ignoring the host's own git settings.
 pub fn git_command(dir: &Path) -> Command {
     let mut command = Command::new("git");
     command.current_dir(dir).env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CONFIG_GLOBAL", "/dev/null");
@@ -32,7 +33,7 @@ pub fn git_command(dir: &Path) -> Command {
     command
 }
 
-/// Runs git in a directory; what it printed.
+/// Runs git in a directory; returns its output.
 pub async fn git(dir: &Path, words: &[&str]) -> Result<String> {
     let output = git_command(dir).args(words).output().await.context("start git")?;
     let error = String::from_utf8_lossy(&output.stderr);
@@ -40,7 +41,7 @@ pub async fn git(dir: &Path, words: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Files of which some are committed.
+/// Files, some of which are committed.
 pub struct WorkTree<'a> {
     dir: &'a Path,
 }
@@ -53,14 +54,14 @@ impl<'a> WorkTree<'a> {
         Ok(Self { dir })
     }
 
-    /// Commits these files as they are now; the commit's id.
+    /// Commits the current contents of these files; returns the commit's id.
     pub async fn commit(&self, files: &[&str]) -> Result<String> {
         git(self.dir, &[&["add", "--"], files].concat()).await?;
         git(self.dir, &["commit", "--quiet", "--message", MESSAGE]).await?;
         git(self.dir, &["rev-parse", "HEAD"]).await
     }
 
-    /// Pushes what is committed.
+    /// Pushes all commits.
     pub async fn push(&self) -> Result<()> {
         git(self.dir, &["push", "--quiet", "origin", &format!("HEAD:{BRANCH}")]).await.map(drop)
     }
@@ -68,9 +69,9 @@ impl<'a> WorkTree<'a> {
 
 /// The webhook of an app.
 pub struct Webhook {
-    /// Its address.
+    /// URL of the webhook.
     pub url: String,
-    /// What proves that a delivery is its repository's.
+    /// Secret that signs the repository's deliveries.
     pub secret: String,
 }
 

@@ -6,26 +6,26 @@ use anyhow::{Context, Result, ensure};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// A connection that is kept.
+/// A persistent connection.
 pub struct Connection {
     stream: TcpStream,
     host: String,
     request: String,
 }
 
-/// What came back.
+/// A response.
 #[derive(Debug)]
 pub struct Answer {
     /// Status.
     pub status: u16,
     /// Content.
     pub body: String,
-    /// When the first byte of it was there.
+    /// When the first byte of the response arrived.
     pub first_byte_at: Instant,
 }
 
 impl Connection {
-    /// Connects to an address, to ask for `/` of a host.
+    /// Connects to an address, for requests of `/` with a `Host` header.
     pub async fn open(address: &str, host: &str) -> Result<Self> {
         let stream = TcpStream::connect(address).await.with_context(|| format!("connect to {address}"))?;
         stream.set_nodelay(true)?;
@@ -33,12 +33,13 @@ impl Connection {
         Ok(Self { stream, host: host.to_owned(), request })
     }
 
-    /// Asks once. The answer must say how long it is.
+    /// Sends one GET request. The response must state its length.
     pub async fn get(&mut self) -> Result<Answer> {
         ask(&mut self.stream, &self.request).await
     }
 
-    /// Sends a body once, to a path without its first slash. The answer must say how long it is.
+    /// Sends one POST request, to a path without its leading slash. The response must state its
+    /// length.
     pub async fn post(&mut self, path: &str, headers: &[(&str, &str)], body: &str) -> Result<Answer> {
         let (host, length) = (&self.host, body.len());
         let mut request = format!("POST /{path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {length}\r\n");
@@ -62,7 +63,7 @@ async fn ask(stream: &mut TcpStream, request: &str) -> Result<Answer> {
     }
 }
 
-/// Status and content once all of it is there.
+/// Parses a response; `None` until it is complete.
 fn whole(received: &[u8]) -> Result<Option<(u16, String)>> {
     let text = String::from_utf8_lossy(received);
     let Some((head, body)) = text.split_once("\r\n\r\n") else { return Ok(None) };

@@ -241,7 +241,7 @@ async fn scale(args: ScaleArgs) -> Result<()> {
     };
     let mut report = report::Report::new();
     let measured = scale::measure(&client, &platform, plan, &args.only, &mut report, &args.plots).await;
-    // Also when something failed: what was measured before is worth seeing.
+    // Print the report even after a failure: earlier measurements are still useful.
     println!("{}", report.markdown());
     let path = report.write(&args.results, "scale")?;
     eprintln!("raw samples: {}", path.display());
@@ -255,7 +255,7 @@ async fn postgres(args: PostgresArgs) -> Result<()> {
     let setup = postgres::Setup { client: &client, data_dir, network, pgbench };
     let mut report = report::Report::new();
     let measured = postgres::measure(&setup, plan, &args.only, &mut report).await;
-    // Also when something failed: what was measured before is worth seeing.
+    // Print the report even after a failure: earlier measurements are still useful.
     println!("{}", report.markdown());
     let path = report.write(&args.results, "postgres")?;
     eprintln!("raw samples: {}", path.display());
@@ -269,7 +269,7 @@ async fn apps(args: AppsArgs) -> Result<()> {
         apps::Setup { client: &client, edge: &args.edge, data_dir: &args.data_dir, network: args.network };
     let mut report = report::Report::new();
     let measured = apps::measure(&setup, plan, &args.only, &mut report).await;
-    // Also when something failed: what was measured before is worth seeing.
+    // Print the report even after a failure: earlier measurements are still useful.
     println!("{}", report.markdown());
     let path = report.write(&args.results, "apps")?;
     eprintln!("raw samples: {}", path.display());
@@ -281,7 +281,7 @@ async fn functions(args: FunctionsArgs) -> Result<()> {
     let plan = if args.full { functions::Plan::FULL } else { functions::Plan::QUICK };
     let mut report = report::Report::new();
     let measured = functions::measure(&client, &args.data_dir, plan, &mut report).await;
-    // Also when something failed: what was measured before is worth seeing.
+    // Print the report even after a failure: earlier measurements are still useful.
     println!("{}", report.markdown());
     let path = report.write(&args.results, "functions")?;
     eprintln!("raw samples: {}", path.display());
@@ -293,7 +293,7 @@ async fn wake(args: WakeArgs) -> Result<()> {
     let plan = if args.full { wake::Plan::FULL } else { wake::Plan::QUICK };
     let mut report = report::Report::new();
     let measured = wake::measure(&client, &args.edge, &args.data_dir, plan, &mut report).await;
-    // Also when something failed: what was measured before is worth seeing.
+    // Print the report even after a failure: earlier measurements are still useful.
     println!("{}", report.markdown());
     let path = report.write(&args.results, "wake")?;
     eprintln!("raw samples: {}", path.display());
@@ -304,7 +304,7 @@ fn network(args: &NetworkArgs) -> Result<()> {
     let plan = if args.full { network::Plan::FULL } else { network::Plan::QUICK };
     let mut report = report::Report::new();
     let measured = network::measure(plan, &mut report);
-    // Also when something failed: what was measured before is worth seeing.
+    // Print the report even after a failure: earlier measurements are still useful.
     println!("{}", report.markdown());
     let path = report.write(&args.results, "network")?;
     eprintln!("raw samples: {}", path.display());
@@ -316,7 +316,7 @@ async fn state(args: StateArgs) -> Result<()> {
     let plan = if args.full { state::Plan::FULL } else { state::Plan::QUICK };
     let mut report = report::Report::new();
     let measured = state::measure(&client, &args.data_dir, plan, &mut report, &args.plots).await;
-    // Also when something failed: what was measured before is worth seeing.
+    // Print the report even after a failure: earlier measurements are still useful.
     println!("{}", report.markdown());
     let path = report.write(&args.results, "state")?;
     eprintln!("raw samples: {}", path.display());

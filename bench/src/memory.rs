@@ -37,7 +37,8 @@ pub fn sandbox_pss_mib(data_dir: &Path, id: &SandboxId) -> Result<f64> {
     pss_mib(machine_pid(data_dir, id)?)
 }
 
-/// Bytes of a sandbox's memory that nobody shares with it, as the kernel counts them: what it wrote since it was made.
+/// Private bytes of a sandbox's memory, as the kernel counts them: the pages written since it was
+/// created.
 pub fn dirty_bytes(data_dir: &Path, id: &SandboxId) -> Result<u64> {
     let path = format!("/proc/{}/smaps", machine_pid(data_dir, id)?);
     let text = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
@@ -87,8 +88,8 @@ fn read_pid(path: &Path) -> Option<u64> {
     record["machine"]["pid"].as_u64().or_else(|| record["pid"].as_u64())
 }
 
-/// The memory of all processes of this host, each with its share of what it shares. Processes that end
-/// meanwhile have none.
+/// Proportional set size of all processes of this host, in MiB. Processes that end during the scan
+/// count as zero.
 pub fn host_pss_mib() -> f64 {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

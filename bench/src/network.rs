@@ -1,6 +1,7 @@
-//! Network slots: how long it takes to get one from a filled pool, and how long to make one.
+//! Network slots: the time to take one from a filled pool, and the time to create one.
 //!
-//! In a namespace that stands in for the host, so that nothing of this machine is touched; the kernel does the same work.
+//! Runs in a namespace that represents the host, so that this machine is not changed; the kernel
+//! does the same work.
 
 use std::time::{Duration, Instant};
 
@@ -10,12 +11,12 @@ use pandastack_net::{NetConfig, NetworkPolicy, SlotPool};
 
 use crate::report::Report;
 
-/// How long a pool may take to fill.
+/// Longest time for a pool to fill.
 const FILL_MAX: Duration = Duration::from_secs(300);
 /// Interval between two checks of it.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// How much is measured.
+/// Number of samples.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// Slots taken with each policy.
@@ -36,7 +37,7 @@ pub fn measure(plan: Plan, report: &mut Report) -> Result<()> {
             unshare(CloneFlags::CLONE_NEWNET).context("make a network namespace; this needs root")?;
             let loopback = std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status();
             loopback.context("start `ip`")?;
-            // Its threads start here, and so in the new namespace.
+            // The runtime's threads start here, and so in the new namespace.
             let runtime =
                 tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
             runtime.block_on(run(plan, report))
@@ -72,7 +73,7 @@ async fn measure_policy(plan: Plan, name: &str, policy: &NetworkPolicy, report: 
     }
     let per_slot_ms = began.elapsed().as_secs_f64() * 1e3 / plan.takes as f64;
     report.sample("slot made, mean of a fill", "ms", per_slot_ms);
-    // Held to the end: a released slot would be destroyed meanwhile.
+    // Held to the end: otherwise released slots would be destroyed during the measurement.
     let mut taken = Vec::new();
     for _ in 0..plan.takes {
         let began = Instant::now();

@@ -12,7 +12,7 @@ const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 360.0;
 /// Room for labels: left, right, top, bottom.
 const MARGIN: (f64, f64, f64, f64) = (64.0, 120.0, 36.0, 48.0);
-/// One per series; told apart also without colours by the labels at their ends.
+/// One per series; the labels at the ends of the lines distinguish them without colours too.
 const COLOURS: [&str; 4] = ["#3366cc", "#dc3912", "#109618", "#990099"];
 /// Lines across the plot.
 const TICKS: u32 = 5;
@@ -78,7 +78,7 @@ impl Plot {
     }
 }
 
-/// From values to places in the picture.
+/// Maps values to positions in the picture.
 struct Scale {
     x_max: f64,
     y_max: f64,

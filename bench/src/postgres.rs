@@ -34,7 +34,7 @@ pub enum Part {
     Backups,
 }
 
-/// How much to measure.
+/// Number of samples.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// Creates, each beside one of `base`.
@@ -57,7 +57,7 @@ impl Plan {
         Plan { creates: 50, branched_mib: 1024, rounds: 20, pgbench_seconds: 20, pgbench_turns: 10 };
 }
 
-/// How long something that is done in the background is waited for.
+/// Longest wait for background work.
 const WAIT_MAX: Duration = Duration::from_secs(300);
 /// Interval between two checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -65,7 +65,8 @@ const TPS_EDGE: &str = "pgbench, 4 clients, through the edge";
 const TPS_STRAIGHT: &str = "pgbench, 4 clients, straight";
 const QUERIES_EDGE: &str = "single queries through the edge";
 const QUERIES_STRAIGHT: &str = "single queries straight";
-/// Of two turns, in which each way was first once: whoever is first has the server's housekeeping for what came before.
+/// Measured in two rounds, each way first once: the first also pays for the server's housekeeping
+/// of earlier work.
 const TPS_LOST: &str = "share of transactions that the edge costs";
 const BARE: &str = "bare restore of what it sleeps on";
 const BARE_ASKED: &str = "bare restore of what it sleeps on to first SELECT 1";
@@ -73,11 +74,11 @@ const WAKE: &str = "wake to first SELECT 1";
 const AWAKE: &str = "SELECT 1 awake";
 const MIB: u64 = 1024 * 1024;
 
-/// What is measured, and with what.
+/// Inputs of a measurement.
 pub struct Setup<'a> {
     /// The platform.
     pub client: &'a Client,
-    /// Its data directory.
+    /// Data directory of the platform.
     pub data_dir: &'a Path,
     /// First address of its network.
     pub network: std::net::Ipv4Addr,
@@ -85,7 +86,7 @@ pub struct Setup<'a> {
     pub pgbench: PathBuf,
 }
 
-/// Measures those parts; all, if none is named.
+/// Measures the given parts; all of them if `parts` is empty.
 pub async fn measure(setup: &Setup<'_>, plan: Plan, parts: &[Part], report: &mut Report) -> Result<()> {
     let wanted = |part: Part| parts.is_empty() || parts.contains(&part);
     for template in ["base", "postgres-16"] {
@@ -159,7 +160,8 @@ async fn edge_throughput(
     let straight = straight_url(setup, database)?;
     setup.pgbench(&through, &["--initialize", "--quiet", "--scale=10"]).await?;
     let seconds = plan.pgbench_seconds.to_string();
-    // Its small tables are vacuumed before each, so that none pays for the rows of the one before.
+    // pgbench's small tables are vacuumed before each run, so that no run pays for the rows of an
+    // earlier one.
     let transactions = ["--client=4", "--time", &seconds];
     let queries = ["--select-only", "--protocol=prepared", "--no-vacuum", "--time", &seconds];
     let mut rates = Vec::new();
@@ -228,7 +230,7 @@ async fn wake_in_turns(
     let through = &connection(database)?.connection_url;
     for _ in 0..plan.rounds {
         setup.client.pause_database(&database.id).await?;
-        // Its machine ends behind that answer; whoever pauses again waits for that.
+        // Its machine ends after the response; a second pause waits for that.
         setup.client.pause_database(&database.id).await?;
         report.sample(BARE, "ms", bare.restore().await?);
         let ask = async |address: &str| select(&url_at(address, database)?).await;
@@ -249,7 +251,7 @@ async fn backups(setup: &Setup<'_>, database: &Database, plan: Plan, report: &mu
         ensure!(Instant::now() < deadline, "there is no base backup");
         tokio::time::sleep(POLL_INTERVAL).await;
     }
-    // The first one also waits for what was written before it.
+    // The first change also waits for earlier writes.
     restorable(client, &database.id, "CREATE TABLE last (n int)").await?;
     for _ in 0..plan.rounds {
         let took_ms = restorable(client, &database.id, "INSERT INTO last VALUES (1)").await?;

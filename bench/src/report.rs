@@ -15,7 +15,7 @@ struct Figure {
     samples: Samples,
 }
 
-/// A promise and how it was kept.
+/// A target and whether it was met.
 #[derive(Debug, Clone, Serialize)]
 struct Bar {
     name: String,
@@ -68,14 +68,14 @@ impl Report {
         self.figures.iter().find(|figure| figure.name == name)?.samples.percentile(100.0)
     }
 
-    /// Notes how the median of one figure compares with that of another.
+    /// Records the ratio of two figures' medians.
     pub fn ratio(&mut self, name: &str, to: &str) {
         if let (Some(value), Some(base)) = (self.median(name), self.median(to)) {
             self.sample(&format!("{name} / {to}"), "ratio of p50", value / base);
         }
     }
 
-    /// Holds a figure against its bar. One that was not measured is left out.
+    /// Compares a figure with its target. A figure that was not measured is left out.
     pub fn bar(&mut self, name: &str, measured: Option<f64>, at_most: f64) {
         self.bars.extend(measured.map(|measured| Bar { name: name.to_owned(), measured, at_most }));
     }

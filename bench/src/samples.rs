@@ -13,7 +13,7 @@ impl Samples {
         self.0.push(value);
     }
 
-    /// How many.
+    /// Number of samples.
     pub fn count(&self) -> usize {
         self.0.len()
     }

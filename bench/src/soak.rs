@@ -25,7 +25,7 @@ const FAULT_INTERVAL: Duration = Duration::from_secs(600);
 const FAULT_ERRORS: Duration = Duration::from_secs(30);
 /// Memory at the end as a multiple of that in the beginning, once warm.
 const GROWTH_MAX: f64 = 1.1;
-/// Longest wait for the database to be there.
+/// Longest wait for the database to be ready.
 const DATABASE_WAIT_MAX: Duration = Duration::from_secs(600);
 
 /// Arguments of `soak`.
@@ -48,7 +48,7 @@ pub struct Args {
     results: PathBuf,
 }
 
-/// Measures, and prints what was measured.
+/// Runs the measurement and prints the results.
 pub async fn run(args: Args) -> Result<()> {
     let client = Client::from_environment()?;
     let length = Duration::try_from_secs_f64(args.hours * 3600.0).context("read `--hours`")?;
@@ -56,7 +56,7 @@ pub async fn run(args: Args) -> Result<()> {
     let platform = PlatformPaths { data_dir, runtime_dir, net_prefix };
     let mut report = Report::new();
     let measured = measure(&client, &platform, length, &mut report).await;
-    // Also when something failed: what was measured before is worth seeing.
+    // Print the report even after a failure: earlier measurements are still useful.
     println!("{}", report.markdown());
     let path = report.write(&args.results, "soak")?;
     eprintln!("raw samples: {}", path.display());

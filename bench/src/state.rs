@@ -20,7 +20,7 @@ use crate::memory;
 use crate::plot::Plot;
 use crate::report::Report;
 
-/// How much to measure.
+/// Number of samples.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// Samples of each figure.
@@ -43,9 +43,9 @@ const TREE: u32 = 20;
 const PLOTTED: [(&str, u64); 4] = [("base", 16), ("base", 64), ("base", 256), ("code-interpreter", 640)];
 /// Commands run at once in the children of a tree.
 const EXECS_AT_ONCE: usize = 16;
-/// How long the warm machine of a template may take to come.
+/// Longest wait for a template's zygote.
 const ZYGOTE_MAX: Duration = Duration::from_secs(300);
-/// How long light sleep may take to come.
+/// Longest wait for light sleep.
 const DOZE_MAX: Duration = Duration::from_secs(60);
 
 /// Measures all of it, and draws how the pauses grow.
@@ -100,13 +100,14 @@ async fn yardsticks(client: &Client, bare: &mut Bare, plan: Plan, report: &mut R
     Ok(())
 }
 
-/// A sandbox with that much memory written and kept.
+/// A sandbox that holds that much written memory.
 async fn dirtied(client: &Client, mib: u64) -> Result<Sandbox> {
     dirtied_of(client, "base", mib).await
 }
 
-/// Shared memory is half of a guest's unless told otherwise. Random bytes take an emulated guest a second for each 20 MiB, so
-/// some are made once and repeated: each page is compared with the one below it only.
+/// Shared memory is limited to half of a guest's by default. Generating random bytes takes an
+/// emulated guest a second per 20 MiB, so some are generated once and repeated: each page is
+/// compared only with the base's page.
 async fn dirtied_of(client: &Client, template: &str, mib: u64) -> Result<Sandbox> {
     let sandbox = create(client, template).await?;
     if mib > 0 {
@@ -228,7 +229,7 @@ async fn sleeps(
         exec(client, &sandbox.id, "true").await?;
         report.sample(&format!("wake from disk to first exec, {mib} MiB dirty"), "ms", ms_since(began));
         delete(client, &sandbox.id).await?;
-        // In turn with the wakes: what the disk does meanwhile is the same for both.
+        // Alternates with the wakes, so that other disk activity affects both alike.
         report.sample(&beside(mib), "ms", bare.restore_and_run().await?);
     }
     Ok(())
@@ -238,8 +239,8 @@ fn beside(mib: u64) -> String {
     format!("bare restore to first exec, beside sleeps of {mib} MiB")
 }
 
-/// Returns when nothing is left of the machine of a sandbox that fell asleep: it ends behind the answer, and what is asked next waits
-/// for that.
+/// Returns when the machine of a sandbox that fell asleep has ended: it ends after the response,
+/// and the next request waits for that.
 async fn machine_ended(client: &Client, sandbox: &SandboxId) -> Result<()> {
     client.hibernate_sandbox(sandbox, Keep::Memory).await?;
     Ok(())
@@ -259,7 +260,7 @@ fn write_and_sync(data_dir: &Path, bytes: u64) -> Result<f64> {
 async fn dozes(client: &Client, plan: Plan, report: &mut Report) -> Result<()> {
     let request = CreateSandbox { idle_timeout_seconds: Some(1), ..CreateSandbox::default() };
     let sandbox = client.create_sandbox(&request, &uuid::Uuid::new_v4().to_string()).await?;
-    // Beside one that nobody uses meanwhile either, and that does not sleep.
+    // Measured next to a second sandbox that is also unused but stays awake.
     let awake = create(client, "base").await?;
     for round in 0..2 * plan.rounds {
         let deadline = Instant::now() + DOZE_MAX;
@@ -271,7 +272,7 @@ async fn dozes(client: &Client, plan: Plan, report: &mut Report) -> Result<()> {
             (&sandbox.id, "wake from light sleep to first exec"),
             (&awake.id, "exec in one that was idle as long, awake"),
         ];
-        // Whoever is second finds the platform's own processes awake.
+        // The second measurement benefits from processes of the platform that are already awake.
         both.rotate_left((round % 2) as usize);
         for (id, figure) in both {
             let began = Instant::now();
@@ -323,7 +324,7 @@ fn memory_written(data_dir: &Path, id: &SandboxId) -> Result<u64> {
     manifest["memory_bytes_written"].as_u64().context("the manifest does not say what was written")
 }
 
-/// What the store's file system has given out; extents that files share count once.
+/// Bytes allocated by the store's file system; extents shared between files count once.
 fn allocated_bytes(data_dir: &Path) -> Result<u64> {
     rustix::fs::sync();
     let space = rustix::fs::statvfs(data_dir.join("store")).context("measure the store")?;

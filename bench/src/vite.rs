@@ -9,7 +9,8 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use tokio::process::Command;
 
-/// Where the packages lie in the source of the first deployment. Later ones find them installed, so they are not committed.
+/// Directory of the packages in the source of the first deployment. Later deployments find them
+/// installed, so they are not committed.
 const CACHE: &str = "npm-cache";
 /// Installs from there.
 pub const INSTALL: &str = "npm ci --include=dev --offline --cache npm-cache --no-audit --no-fund";
@@ -55,12 +56,12 @@ impl Source {
         Ok(Self(dir))
     }
 
-    /// Where it is.
+    /// Directory of the project.
     pub fn dir(&self) -> &Path {
         self.0.path()
     }
 
-    /// Its files, without packages.
+    /// Files of the project, without packages.
     pub fn files() -> [&'static str; FILES.len()] {
         FILES.map(|(name, _)| name)
     }

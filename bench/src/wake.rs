@@ -15,7 +15,7 @@ use crate::api::{delete, exec, ms_since};
 use crate::bare::Bare;
 use crate::report::Report;
 
-/// How much to measure.
+/// Number of samples.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// Samples of each figure.
@@ -29,11 +29,11 @@ impl Plan {
     pub const FULL: Plan = Plan { rounds: 40 };
 }
 
-/// Where the server inside listens.
+/// Port of the server inside.
 const PORT: u16 = 8000;
-/// How long it may take to start, and light sleep to come.
+/// Longest wait for the server's start, and for light sleep.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often is looked.
+/// Interval between checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// A server of one small page.
 const SERVE: &str = "mkdir -p /srv/www && echo hello > /srv/www/index.html && \

@@ -10,7 +10,8 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 fn main() {
     let out_dir = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    // Asked for now and not when this was compiled: a copied target directory builds the guest of its own clone.
+    // Read at run time, not at compile time: in a copied target directory this must build the guest
+    // of its own clone.
     let here = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
     let crates = here.join("..");
     for part in ["pandastack-guest", "pandastack-guest-proto", "pandastack-function-proto"] {

@@ -25,7 +25,8 @@ fn main() {
 
 fn build(manifest: &Path, target_dir: &Path) {
     let mut cargo = Command::new(variable("CARGO"));
-    // What the outer cargo tells its own children (wrappers such as clippy's, flags, targets) is not meant for ours.
+    // Variables that the outer cargo sets for its children (wrappers such as clippy's, flags,
+    // targets) must not reach this build.
     for (name, _) in env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("RUST") && !text.starts_with("RUSTUP")

@@ -1,4 +1,5 @@
-//! Rebuilds when a migration is added: the migrations are embedded by a macro that cannot say so itself.
+//! Rebuilds when a migration is added: the macro that embeds the migrations cannot register that
+//! itself.
 
 fn main() {
     println!("cargo:rerun-if-changed=migrations");

@@ -1,4 +1,4 @@
-/** The one client of the page, and how its answers are kept. */
+/** The page's client, and the cache of its responses. */
 
 import { AuthError, PandaStack, PandaStackError, type SandboxInfo } from "@pandastack/sdk";
 import { QueryClient, useQuery } from "@tanstack/react-query";
@@ -6,7 +6,7 @@ import { QueryClient, useQuery } from "@tanstack/react-query";
 /** Calls go to the server that served this page, with the browser's session. */
 export const api = new PandaStack({ baseUrl: location.origin, session: true });
 
-/** Told when a call finds that the session is over. */
+/** Notified when a call finds that the session is over. */
 export const signedOut = new EventTarget();
 
 /** Time for which data counts as fresh without an event; after it, a missed event is made up for. */
@@ -23,7 +23,7 @@ export const queries = new QueryClient({
 });
 
 queries.getQueryCache().subscribe((event) => {
-  // `me` itself is how the page finds out; it would ask again for ever.
+  // `me` is the call with which the page checks; notifying here would loop forever.
   const isMe = event.query.queryKey[0] === "me";
   if (event.type === "updated" && !isMe && event.query.state.error instanceof AuthError)
     signedOut.dispatchEvent(new Event("out"));

@@ -1,8 +1,8 @@
 /**
- * Events of the workspace, followed while somebody looks.
+ * Events of the workspace, followed while a tab is visible.
  *
- * One stream per visible tab: a hidden one lets go, because browsers open few connections to one server.
- * Each event says which cached answers are out of date; a burst is answered with one reload.
+ * One stream per visible tab: a hidden tab closes its stream, because browsers open few connections
+ * to one server. Each event invalidates cached responses; a burst causes one reload.
  */
 
 import type { SandboxEvent } from "@pandastack/sdk";
@@ -52,7 +52,8 @@ async function follow(signal: AbortSignal, set: (change: (live: Live) => Live) =
         reload(event);
       }
     } catch {
-      // Whatever it was, the stream is opened again below; calls of the page report their own errors.
+      // After any error the stream is opened again below; calls of the page report their own
+      // errors.
     }
     if (signal.aborted) return;
     set((live) => ({ ...live, connected: false }));
@@ -62,7 +63,7 @@ async function follow(signal: AbortSignal, set: (change: (live: Live) => Live) =
 
 let pending: Set<string> | undefined;
 
-/** Marks what an event changed as out of date. */
+/** Invalidates the data that an event changed. */
 function reload(event: SandboxEvent): void {
   if (!pending) {
     const changed = (pending = new Set());

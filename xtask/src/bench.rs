@@ -118,8 +118,9 @@ pub fn run(command: Command) -> Result<ExitCode> {
     }
 }
 
-/// Builds the product and what measures it, with the tests: built by themselves, they would have
-/// other features of shared dependencies, and all that stands on those would be compiled twice.
+/// Builds the product and the benchmarks, together with the tests: built alone, they would have
+/// other features of shared dependencies, and everything that depends on those would be compiled
+/// twice.
 fn build() -> Result<()> {
     program::run(cargo(&["build", "--release", "--workspace", "--bins", "--tests"]))
 }
@@ -251,7 +252,7 @@ fn run_postgres(full: bool, only: Option<String>) -> Result<ExitCode> {
     measure("postgres", &["base", "postgres-16"], full, |bench, scratch| {
         bench.arg("--network").arg(scratch.network());
         bench.args(only.map(|parts| format!("--only={parts}")));
-        // The one of the tests' server speaks no TLS.
+        // The pgbench of the tests' server does not support TLS.
         bench.arg("--pgbench").arg(unpacked("postgresql-15", "usr/lib/postgresql/15/bin/pgbench")?);
         Ok(())
     })

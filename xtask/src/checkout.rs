@@ -85,8 +85,8 @@ fn write_list<'a>(list: &Path, paths: impl Iterator<Item = &'a PathBuf>) -> Resu
     written.with_context(|| format!("write {}", list.display()))
 }
 
-/// Removes a file. If the clone has nothing else in its directory, the directory goes with all that
-/// builds left there: cargo takes every directory below `crates` for a crate.
+/// Removes a file. If the clone has nothing else in its directory, removes the directory with all
+/// build output: cargo treats every directory below `crates` as a crate.
 fn remove(dir: &Path, path: &Path, wanted: &BTreeSet<PathBuf>) -> Result<()> {
     let has_files = |parent: &&Path| {
         let mut from_there = wanted.range(parent.to_path_buf()..).skip_while(|next| next == parent);
@@ -142,7 +142,7 @@ mod tests {
             update(&self.0.join("clone"), &self.0.join("cache"), &files).unwrap()
         }
 
-        /// Gives a file of the checkout an old time, and says what time.
+        /// Gives a file of the checkout an old modification time, and returns it.
         fn age(&self, path: &str) -> SystemTime {
             let old = SystemTime::now() - Duration::from_secs(3600);
             let file = File::options().write(true).open(self.0.join("cache/checkout").join(path)).unwrap();

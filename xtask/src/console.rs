@@ -16,10 +16,11 @@ use crate::{host, tree};
 const SOURCES: [&str; 2] = ["web", "sdk/typescript/src"];
 /// Directory of the built pages.
 const BUILT: &str = "crates/pandastack-console/pages/built";
-/// Beside them: what they were made of.
+/// File next to them with the fingerprint of their sources.
 const STAMP: &str = "crates/pandastack-console/pages/built.stamp";
 
-/// Builds the pages. Without npm the program is built without them, and says so when it is asked for them.
+/// Builds the pages. Without npm the program is built without them, and reports that when a page is
+/// requested.
 pub fn build() -> Result<()> {
     let (stamp, root) = (tree::root().join(STAMP), tree::root());
     let sources = fingerprint(root)?;

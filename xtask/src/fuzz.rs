@@ -1,10 +1,10 @@
 //! `cargo xtask fuzz`: libFuzzer on the targets of `pandastack-fuzz`.
 //!
-//! The crates of this workspace are compiled a second time for it, so that the fuzzer sees which branches an
-//! input takes. Dependencies are those of the usual build: only our own parsers guide it.
+//! The crates of this workspace are compiled a second time for it, so that the fuzzer sees which
+//! branches an input takes. Dependencies come from the usual build: only our own parsers guide it.
 //!
-//! New inputs are kept below the target directory and not in the clone; `--keep` adds those that reach
-//! something new to the corpus, and every input that found something.
+//! New inputs are kept below the target directory and not in the clone; `--keep` adds inputs that
+//! reach new code, and every input that failed, to the corpus.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -73,7 +73,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-/// Why fuzzing is not possible here.
+/// Reason why fuzzing is not possible here, if any.
 pub fn missing() -> Option<String> {
     let found = Command::new("c++").arg("--version").output().is_ok_and(|output| output.status.success());
     (!found).then(|| "fuzzing: libFuzzer needs a C++ compiler; install g++ or clang".to_owned())

@@ -70,7 +70,8 @@ pub fn as_root(name: impl AsRef<std::ffi::OsStr>) -> Command {
 /// Build output, packages, two templates and the first sandboxes, with some air.
 const DISK_BYTES_FIRST: u64 = 15 << 30;
 
-/// Finds out in a second what would otherwise stop us after the build: rights, and space for a first run.
+/// Checks in a second for problems that would otherwise show only after the build: privileges, and
+/// space for a first run.
 pub fn require_rights_and_space() -> Result<()> {
     if !Uid::effective().is_root() {
         ensure!(
@@ -78,7 +79,7 @@ pub fn require_rights_and_space() -> Result<()> {
             "making machines and networks needs root, and there is no `sudo`: install it and allow this user to use \
              it, or run this as root"
         );
-        // Asks for the password now, if one is needed, and not when the person has gone for a coffee.
+        // Prompt for the password now, if needed, while the user is still present.
         run(with_args(program("sudo"), &["true"]))
             .context("this user may not use `sudo`; run this as root")?;
     }
@@ -144,7 +145,7 @@ fn is_on_path(name: &str) -> bool {
     dirs.filter(|dir| !dir.is_empty()).any(|dir| Path::new(dir).join(name).is_file())
 }
 
-/// Debian splits `venv` from Python: the module exists, but not what it needs.
+/// Debian splits `venv` from Python: the module exists, but not its dependencies.
 fn has_venv() -> bool {
     let output = with_args(program("python3"), &["-c", "import ensurepip, venv"]).output();
     output.is_ok_and(|output| output.status.success())
@@ -172,7 +173,7 @@ fn install(mut packages: Vec<String>) -> Result<()> {
     run(apt_install(&packages)).with_context(|| format!("install the Debian packages {names}"))
 }
 
-/// Asked first, so that a machine without package lists does not begin with a page of errors.
+/// Checked first, so that a machine without package lists does not start with a page of errors.
 fn is_known_to_apt(packages: &[String]) -> bool {
     let mut simulated = with_args(program("apt-get"), &["install", "--simulate", "--no-install-recommends"]);
     let simulated = simulated.args(packages).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

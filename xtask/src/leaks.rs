@@ -35,8 +35,8 @@ pub fn found(place: &PlatformDirs, orphans_before: &BTreeSet<String>) -> Vec<Str
     found
 }
 
-/// Machines whose files are gone: nothing is left that would end them. Those of platforms that
-/// other people run on this host still have their files, so they are not among them.
+/// Machines whose files are gone, so that no process will end them. Machines of other users'
+/// platforms on this host still have their files, so they are not included.
 pub fn orphans() -> BTreeSet<String> {
     entries("/proc").filter_map(|entry| orphan(&entry)).collect()
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use crate::program::{npm, run};
 use crate::tree;
 
-/// Where its lock file is.
+/// Directory of its lock file.
 const SOURCE: &str = "crates/pandastack-control/tests/login_provider";
 const FILES: [&str; 2] = ["package.json", "package-lock.json"];
 
@@ -19,7 +19,8 @@ pub fn ensure() -> Result<PathBuf> {
     let text = std::fs::read(&lock).with_context(|| format!("read {}", lock.display()))?;
     let cache = tree::cache_dir().join("login-provider");
     let dir = cache.join("installed");
-    // Copied before the packages were: what has the same lock file has the same packages.
+    // The lock file was copied after the packages were installed: an equal lock file means equal
+    // packages.
     if std::fs::read(dir.join("package-lock.json")).is_ok_and(|installed| installed == text) {
         return Ok(dir);
     }

@@ -1,4 +1,4 @@
-//! Running other programs: said before, timed, and an error that names what failed.
+//! Runs other programs: prints the command, measures its time, and names it in errors.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -77,7 +77,7 @@ pub fn run(mut command: Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs to the end and returns what it printed to standard output.
+/// Runs to the end and returns the standard output.
 pub fn read(mut command: Command) -> Result<String> {
     let line = line_of(&command);
     let output = command.stderr(Stdio::inherit()).output().with_context(|| format!("start `{line}`"))?;

@@ -1,4 +1,4 @@
-//! A Python with the SDK of this clone in it. Kept in the cache, created again when what it is made from changes.
+//! A Python with this clone's SDK. Kept in the cache, and created again when its inputs change.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;

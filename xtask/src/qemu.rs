@@ -1,6 +1,6 @@
 //! A newer QEMU for tests than the one a Debian 12 installs: Debian's own build of it for that
-//! release. It is unpacked into the cache, not installed, and stands in the installed one's place
-//! for one program and what that starts.
+//! release. It is unpacked into the cache, not installed, and replaces the installed one for one
+//! program and its children.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -14,8 +14,8 @@ use crate::tree;
 
 /// Major version.
 pub const MAJOR: u32 = 10;
-/// Packages as a Debian archive has them, with their SHA-256. An archive drops what it has something
-/// newer for; the newest are taken then.
+/// Packages as a Debian archive has them, with their SHA-256. An archive drops superseded packages;
+/// then the newest are used.
 const PACKAGES: [(&str, &str); 3] = [
     (
         "pool/main/q/qemu/qemu-system-x86_10.0.2+ds-2+deb13u1~bpo12+1_amd64.deb",
@@ -44,7 +44,7 @@ done
 qemu-system-x86_64 --version && exec "$@"
 "#;
 
-/// The directory it is unpacked in. The error says why it cannot be had here.
+/// The directory it is unpacked in. The error has the reason if it is not available here.
 pub fn ensure() -> Result<PathBuf> {
     let installed =
         major(&Path::new("/").join(EMULATOR)).context("ask the installed QEMU for its version")?;
@@ -95,7 +95,7 @@ fn download_pinned(archive: &str, dir: &Path) -> Result<()> {
     for ((path, sha256), name) in PACKAGES.iter().zip(NAMES) {
         // The host's apt knows how to reach the archive, and compares the hash.
         let mut download = program("/usr/lib/apt/apt-helper");
-        // Its own user may not write into the cache.
+        // apt's sandbox user may not write into the cache.
         download.args(["-o", "APT::Sandbox::User=root", "download-file"]);
         download.arg(format!("{archive}/{path}")).arg(dir.join(format!("{name}.deb")));
         download.arg(format!("SHA256:{sha256}"));

@@ -35,8 +35,8 @@ pub fn machine_cache_dir() -> PathBuf {
     given_cache_dir().unwrap_or_else(|| "/var/cache/pandastack".into())
 }
 
-/// Virtual environments, npm's cache and CI's build output: what the caller writes. Outside the
-/// clone, shared by all clones.
+/// Virtual environments, npm's cache and CI's build output. Outside the clone, shared by all
+/// clones.
 pub fn cache_dir() -> PathBuf {
     if Uid::effective().is_root() {
         return machine_cache_dir();
@@ -52,8 +52,8 @@ fn given_cache_dir() -> Option<PathBuf> {
     std::env::var_os("PANDASTACK_CACHE_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from)
 }
 
-/// Directory to which cargo builds. In CI every clone is fresh, so its build output goes where the
-/// next clone finds it.
+/// Directory to which cargo builds. In CI every clone is new, so its build output goes to a
+/// directory that the next clone reuses.
 pub fn target_dir() -> PathBuf {
     if let Some(dir) = std::env::var_os("CARGO_TARGET_DIR").filter(|dir| !dir.is_empty()) {
         return std::path::absolute(&dir).unwrap_or_else(|_| dir.into());

@@ -34,7 +34,7 @@ pub fn build_product() -> Result<()> {
     program::run(cargo(&["build", "--release", "--package", "pandastack"]))
 }
 
-/// Everything up to a platform that runs.
+/// All steps up to a running platform.
 fn bring_up(args: Args, steps: &mut Steps) -> Result<Platform> {
     host::require_rights_and_space()?;
     steps.step("build", build_product)?;

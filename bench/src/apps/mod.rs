@@ -1,12 +1,13 @@
-//! Apps: what a request to a sleeping one costs over one that is awake, what a push to live adds to the build itself, what the
-//! way through the edge takes, and whether deployments fail requests. Each part can be run by itself.
+//! Apps: the cost of a request to a sleeping app over one to an awake app, the time from push to
+//! live beyond the build itself, the overhead of the edge, and whether deployments fail requests.
+//! Each part can be run alone.
 //!
-//! Yardsticks are taken in the same run and in turns: a sandbox that wakes for a command, the bare engine that restores what
-//! the app sleeps on and asks its server, the same build by hand in the machine that serves, and requests straight to the
-//! machine's own address, past the edge.
+//! The baselines are measured in the same run, interleaved: a sandbox that wakes for a command, the
+//! bare engine that restores the app's snapshot and requests its server, the same build by hand in
+//! the serving machine, and direct requests to the machine's own address, past the edge.
 //!
-//! A push is what a person with a webhook does: `git push` to a repository over HTTP. The repository's host
-//! notifies the app, which fetches the commit from there.
+//! A push is what a user with a webhook does: `git push` to a repository over HTTP. The
+//! repository's host notifies the app, which fetches the commit from there.
 
 mod deployment;
 mod plan;
@@ -46,7 +47,7 @@ pub enum Part {
 /// A server of one small page.
 const SERVER: &str = "require('http').createServer((_, answer) => answer.end('VERSION')).listen(process.env.PORT, '0.0.0.0');\n";
 const PACKAGE: &str = r#"{"name": "bench", "version": "1.0.0", "scripts": {"start": "node server.js"}}"#;
-/// Where apps listen.
+/// Port of the apps.
 const PORT: u16 = 8080;
 /// Clients at once.
 const CLIENTS: usize = 4;
@@ -99,7 +100,7 @@ fn compare(report: &mut Report) {
     let light = report.median(WAKE).map_or(f64::NAN, |wake| wake + 15.0);
     report.bar("first byte in light sleep, ms (a sandbox's wake + 15 ms)", report.median(LIGHT), light);
     report.ratio_bar(DISK, BARE, 1.2);
-    // By turn: what else the host does changes slowly, so it weighs on both ways of one turn alike.
+    // Per round: other load on the host changes slowly, so it affects both ways of one round alike.
     let lost = report.median(SHARE).map(|share| 1.0 - share);
     report.bar("share of requests a second that the edge costs", lost, 0.1);
     let by_hand = report.median(BY_HAND).map_or(f64::NAN, |by_hand| 1.2 * by_hand + 5.0);
@@ -171,7 +172,7 @@ fn host_of(name: &str) -> String {
     format!("{name}.localhost")
 }
 
-/// As many requests as a few clients get through, through the edge and straight, in turns.
+/// Throughput of a few clients, through the edge and direct, interleaved.
 async fn edge_throughput(setup: &Setup<'_>, name: &str, plan: Plan, report: &mut Report) -> Result<()> {
     let machine = machine_of(setup, name).await?;
     let straight = crate::memory::address(setup.data_dir, setup.network, &machine)?;
@@ -214,7 +215,7 @@ async fn count_until(address: &str, name: &str, until: Instant) -> Result<u64> {
     Ok(made)
 }
 
-/// Deployments one after another while a few clients ask without a pause.
+/// Deployments one after another while a few clients send requests without a pause.
 async fn deploys(setup: &Setup<'_>, name: &str, plan: Plan, report: &mut Report) -> Result<()> {
     let load = Load::default();
     let work = async {
@@ -247,7 +248,7 @@ struct Load {
 }
 
 impl Load {
-    /// Asks until the deployments are over. A connection that fails is replaced, and counts.
+    /// Sends requests until the deployments are over. A failed connection is counted and replaced.
     async fn ask(&self, setup: &Setup<'_>, name: &str) {
         let mut connection = None;
         while !self.done.get() {

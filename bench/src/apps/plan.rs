@@ -1,17 +1,17 @@
-//! How much to measure, and on which platform.
+//! Number of samples, and the platform to measure.
 
 use std::path::Path;
 
 use pandastack_client::Client;
 
-/// How much to measure.
+/// Number of samples.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// Wakes of each kind.
     pub wakes: u32,
     /// Pushes of the Vite app, each beside a build by hand.
     pub pushes: u32,
-    /// Seconds of requests one way, and how often both ways take turns after one that does not count.
+    /// Seconds of requests per way, and the number of rounds with both ways after an uncounted one.
     pub load_seconds: u64,
     pub load_turns: u32,
     /// Deployments under load.
@@ -25,13 +25,13 @@ impl Plan {
     pub const FULL: Plan = Plan { wakes: 40, pushes: 20, load_seconds: 10, load_turns: 15, deploys: 20 };
 }
 
-/// What is measured.
+/// The deployment to measure.
 pub struct Setup<'a> {
     /// The platform.
     pub client: &'a Client,
     /// Address and port of its edge.
     pub edge: &'a str,
-    /// Its data directory.
+    /// Data directory of the platform.
     pub data_dir: &'a Path,
     /// First address of its network.
     pub network: std::net::Ipv4Addr,

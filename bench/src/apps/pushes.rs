@@ -30,7 +30,7 @@ pub async fn measure(setup: &Setup<'_>, plan: Plan, report: &mut Report) -> Resu
     let began = Instant::now();
     deploy(setup, &name, source.archive()?).await?;
     report.sample("vite, upload to live, the first time", "s", began.elapsed().as_secs_f64());
-    // The branch begins with what is deployed; that push is not delivered.
+    // The branch starts at the deployed commit; no delivery is sent for that push.
     let mut before = tree.commit(&Source::files()).await?;
     tree.push().await?;
     for round in 1..=plan.pushes {

@@ -1,4 +1,5 @@
-//! Sandboxes made, used and deleted one after another, for long: what fails, what is left behind, what gets slower.
+//! Creates, uses and deletes sandboxes one after another for a long time; measures failures, leaks
+//! and slowdown.
 
 use std::path::Path;
 use std::time::Instant;

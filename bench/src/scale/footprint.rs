@@ -1,5 +1,5 @@
-//! What a platform has on its host: processes, mounts, namespaces, links, rules, files, descriptors; and the memory of its
-//! servers.
+//! Resources that a platform uses on its host: processes, mounts, namespaces, links, rules, files
+//! and descriptors; and the memory of its servers.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,14 +14,14 @@ use crate::report::Report;
 
 /// Beginning of a machine process's name.
 const MACHINE: &str = "qemu-system";
-/// How long deleted sandboxes may take to be gone.
+/// Longest time for deleted sandboxes to disappear.
 const SETTLE_MAX: Duration = Duration::from_secs(60);
 /// Interval between two checks: no event reports that a host is clean.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// What comes and goes with slots that are kept ready, and by how much.
+/// Kinds of resources that vary with the number of ready slots.
 const READY: [&str; 4] = ["links", "namespaces", "mounts", "rules"];
 const READY_SLACK: i64 = 8;
-/// Descriptors that come and go with pooled connections.
+/// Number of descriptors that pooled connections may add.
 const CONNECTION_SLACK: i64 = 16;
 
 /// Directories and names of the measured platform.
@@ -39,7 +39,7 @@ pub struct PlatformPaths {
 pub type Footprint = BTreeMap<&'static str, i64>;
 
 impl PlatformPaths {
-    /// Everything that a leak would grow.
+    /// Counts every resource that a leak would increase.
     pub async fn footprint(&self, client: &Client) -> Result<Footprint> {
         let store = self.data_dir.join("store");
         let in_store = |kind: &str| count_entries(&store.join(kind));
@@ -69,7 +69,7 @@ impl PlatformPaths {
         ]))
     }
 
-    /// What is more than before once the host has come to rest, by kind.
+    /// Returns the resources that exceed `before` once the host is idle, by kind.
     pub async fn leaks(&self, client: &Client, before: &Footprint) -> Result<Footprint> {
         let deadline = Instant::now() + SETTLE_MAX;
         loop {

@@ -1,4 +1,4 @@
-//! Machines that are there and do nothing: how many, what each costs, and what the servers need for them.
+//! Idle machines: their number, the cost of each, and the servers' overhead for them.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,19 +17,19 @@ use crate::report::Report;
 
 /// Creates, and later commands, at once.
 const AT_ONCE: usize = 4;
-/// Looks at the servers' memory on the way up.
+/// Samples of the servers' memory while machines are added.
 const LOOKS: u32 = 10;
 /// Memory of an idle server, in MiB: alone, and for each sandbox that an agent has.
 const SERVER_MIB: f64 = 60.0;
 const PER_SANDBOX_MIB: f64 = 0.2;
-/// How long servers may take to give memory back.
+/// Longest time for servers to release memory.
 const GIVE_BACK_MAX: Duration = Duration::from_secs(60);
 /// Interval between two checks: no event reports another process's memory.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Failures that are shown; the rest is only counted.
 const SHOWN: usize = 3;
 
-/// Makes them, asks each one, deletes them.
+/// Creates sandboxes, runs a command in each one, and deletes them.
 pub async fn measure(
     client: &Client,
     platform: &PlatformPaths,
@@ -86,7 +86,7 @@ pub async fn measure(
     plot.write(&plots.join("servers.svg"))
 }
 
-/// The agent's memory once it gave back what it no longer uses, which it does every now and then.
+/// The agent's memory after it released unused memory, which it does periodically.
 async fn given_back_mib(platform: &PlatformPaths) -> Result<f64> {
     let deadline = Instant::now() + GIVE_BACK_MAX;
     loop {
@@ -133,7 +133,7 @@ async fn ask_all(client: &Client, alive: &[SandboxId], report: &mut Report) -> u
     silent.len() as u32
 }
 
-/// The share of each machine's process, and what the host has less than before.
+/// The memory share of each machine's process, and the decrease of the host's available memory.
 fn weigh(platform: &PlatformPaths, alive: &[SandboxId], available: f64, report: &mut Report) -> Result<()> {
     for id in alive {
         let pss = memory::sandbox_pss_mib(&platform.data_dir, id)?;

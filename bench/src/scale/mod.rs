@@ -1,7 +1,8 @@
-//! How much one host takes: many lives one after another, many machines at once, many streams, large files.
+//! Limits of one host: many sandboxes one after another, many machines at once, many streams, large
+//! files.
 //!
-//! Each part can be run by itself. What a part leaves behind is counted before and after it, so a leak shows where it was
-//! made. The bars stand in `bench/README.md`.
+//! Each part can be run alone. Resources are counted before and after each part, so a leak shows
+//! where it was made. The targets are in `bench/README.md`.
 
 mod bursts;
 mod churn;
@@ -41,7 +42,7 @@ pub enum Part {
     Transfer,
 }
 
-/// How much to measure.
+/// Number of samples.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// Sandboxes made, used and deleted one after another.

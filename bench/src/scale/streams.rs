@@ -1,7 +1,7 @@
-//! Commands that stream at once, over several sandboxes: every byte comes, once and in order.
+//! Concurrent streaming commands, over several sandboxes: every byte arrives once and in order.
 //!
-//! Each command writes a half, waits, and writes the other. The second halves begin when all first ones have come, so all
-//! streams are open at once.
+//! Each command writes a half, waits, and writes the other. The second halves begin when all first
+//! halves have arrived, so all streams are open at once.
 
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -53,7 +53,7 @@ pub async fn measure(client: &Client, (count, sandboxes): (u32, u32), report: &m
         "s",
         began.elapsed().as_secs_f64(),
     );
-    // Opening the queue for writing lets every reader go, closing it is the end of what they read.
+    // Opening the queue for writing unblocks every reader; closing it ends their input.
     join_all(ids.iter().map(|id| exec(client, id, ": > /tmp/go")))
         .await
         .into_iter()

@@ -1,4 +1,5 @@
-//! A large file up and down, with the servers' memory sampled meanwhile: it does not grow with the file.
+//! Uploads and downloads a large file and samples the servers' memory, which must not grow with the
+//! file.
 
 use std::io::{BufReader, Read, Write};
 use std::path::Path;
@@ -18,11 +19,11 @@ use crate::report::Report;
 const MIB: usize = 1 << 20;
 /// Interval between two samples of the servers' memory.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// How much a server may grow, in MiB: buffers of one transfer, whatever its length.
+/// Growth allowed for a server, in MiB: buffers of one transfer of any length.
 const GROWTH_MIB: f64 = 16.0;
 const FILE: &str = "/srv/large";
 
-/// One file of that size, there and back.
+/// Uploads and downloads one file of that size.
 pub async fn measure(
     client: &Client,
     platform: &PlatformPaths,
@@ -56,7 +57,7 @@ pub async fn measure(
     plot.write(&plots.join("file.svg"))
 }
 
-/// A file of which no two mebibytes are alike.
+/// A file in which no two mebibytes are alike.
 fn make_file(mib: u32) -> Result<tempfile::NamedTempFile> {
     let mut file = tempfile::NamedTempFile::new().context("make the file")?;
     let mut block = vec![0; MIB];

@@ -1,4 +1,4 @@
-//! What a hostile tenant does. Refusals are what it should get, so no error counts here.
+//! Actions of a hostile tenant. They should be refused, so errors do not count here.
 
 use std::time::{Duration, Instant};
 
@@ -69,7 +69,7 @@ impl Attack {
     }
 }
 
-/// An attack with what it needs.
+/// An attack with its resources.
 pub struct Attacker {
     attack: Attack,
     sandboxes: Vec<SandboxId>,
@@ -77,7 +77,7 @@ pub struct Attacker {
 }
 
 impl Attacker {
-    /// Makes what the attack needs.
+    /// Creates the attack's resources.
     pub async fn prepare(attack: Attack, client: &Client) -> Result<Self> {
         let count = if attack == Attack::Wakes { SLEEPERS } else { 1 };
         let mut sandboxes = Vec::new();
@@ -161,7 +161,7 @@ impl Attacker {
         }
     }
 
-    /// Removes what the attack left.
+    /// Removes the attack's remains.
     pub async fn clean(self, client: &Client) {
         for sandbox in &self.sandboxes {
             if let Err(error) = delete(client, sandbox).await {
@@ -179,7 +179,7 @@ async fn repeat<F: Future<Output = ()>>(once: impl Fn() -> F) {
     let again = || async {
         loop {
             once().await;
-            // A refusal may come without any wait.
+            // A refusal may arrive without any wait.
             tokio::task::yield_now().await;
         }
     };

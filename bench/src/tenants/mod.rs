@@ -41,7 +41,7 @@ pub struct Args {
     results: PathBuf,
 }
 
-/// How much to measure.
+/// Number of samples.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
     /// Length of each attack, and of the time before them.
@@ -57,7 +57,7 @@ impl Plan {
     const FULL: Plan = Plan { attack: Duration::from_secs(120), settle: Duration::from_secs(60) };
 }
 
-/// Longest time for the first warm machine to be there.
+/// Longest wait for the first zygote.
 const ZYGOTE_WAIT_MAX: Duration = Duration::from_secs(300);
 /// Share of each of the two workspaces: sandboxes, processors and memory.
 const SANDBOXES: u64 = 12;
@@ -70,13 +70,13 @@ const MEMORY_RATIO_MAX: f64 = 1.1;
 /// Phase in which the neighbour behaves.
 const BESIDE_WORK: &str = "a working neighbour";
 
-/// Measures, and prints what was measured.
+/// Runs the measurement and prints the results.
 pub async fn run(args: Args) -> Result<()> {
     let client = Client::from_environment()?;
     let plan = if args.full { Plan::FULL } else { Plan::QUICK };
     let mut report = Report::new();
     let measured = measure(&client, &args.data_dir, plan, &args.only, &mut report).await;
-    // Also when something failed: what was measured before is worth seeing.
+    // Print the report even after a failure: earlier measurements are still useful.
     println!("{}", report.markdown());
     let path = report.write(&args.results, "tenants")?;
     eprintln!("raw samples: {}", path.display());
@@ -157,7 +157,7 @@ async fn one_attack(
     let name = attack.name();
     eprintln!("{name}");
     let before = host_pss_mib();
-    // A thread of its own: what the attacker computes must not delay what is measured.
+    // A separate thread: the attacker's computation must not delay the measurement.
     let attacker = Attacker::prepare(attack, &bad.client).await?;
     let until = Instant::now() + plan.attack;
     let config = bad.config.clone();

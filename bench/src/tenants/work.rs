@@ -1,4 +1,4 @@
-//! What a well-behaved tenant does.
+//! Actions of a well-behaved tenant.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use crate::report::Report;
 
 /// Operations whose latency is held against a bar.
 pub const OPERATIONS: [&str; 3] = ["exec", "file", "create"];
-/// One create for so many of the others.
+/// Number of other operations per create.
 const OPERATIONS_PER_CREATE: u32 = 20;
 /// Content of the file that is written and read.
 const CONTENT: &[u8] = &[b'x'; 4096];

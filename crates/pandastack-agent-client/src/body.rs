@@ -4,7 +4,7 @@ use axum::body::Body;
 use pandastack_types::agent_api::{Bytes, Empty, Json, MediaType};
 use serde::Serialize;
 
-/// A kind of request body, and what a caller gives for it.
+/// A kind of request body, and the caller's value for it.
 pub trait RequestBody {
     /// The value to send.
     type Value<'a>;

@@ -6,7 +6,7 @@ use pandastack_types::{ErrorBody, HostId};
 
 pub(crate) type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why a call to an agent did not succeed.
+/// Reason why a call to an agent failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// The request cannot be written as HTTP; nothing was sent.
@@ -36,7 +36,7 @@ pub enum AgentError {
         #[source]
         source: Cause,
     },
-    /// The request was sent, and no response came in time.
+    /// The request was sent, but no response arrived in time.
     #[error("host `{host}` did not respond within {} s; the call may have taken effect", .wait.as_secs())]
     Timeout {
         /// The host.
@@ -44,7 +44,7 @@ pub enum AgentError {
         /// The time limit.
         wait: Duration,
     },
-    /// The response is not one that the call can have.
+    /// The response is not valid for the call.
     #[error("host `{host}` sent a response that this server cannot read; check that their versions match")]
     BadResponse {
         /// The host.
@@ -53,7 +53,7 @@ pub enum AgentError {
         #[source]
         source: Cause,
     },
-    /// The agent refused the call or failed, and says why.
+    /// The agent refused the call or failed; the body has the reason.
     #[error("{}", .body.error)]
     Answered {
         /// Status of the response.

@@ -1,9 +1,9 @@
 //! A client of a host's agent, over a Unix socket or TCP.
 //!
-//! Calls are described by [`pandastack_types::agent_api::endpoints`]:
-//! [`AgentClient::call`] for those that answer a value, [`AgentClient::stream`] for those
-//! that answer bytes or events, [`AgentClient::upgrade`] for those that turn the connection into a
-//! stream both ways, and [`AgentClient::pass_through`] for a client's request that is handed on.
+//! Calls are described by [`pandastack_types::agent_api::endpoints`]: [`AgentClient::call`] for
+//! calls that return a value, [`AgentClient::stream`] for calls that return bytes or events,
+//! [`AgentClient::upgrade`] for calls that turn the connection into a bidirectional stream, and
+//! [`AgentClient::pass_through`] for a client's request that is forwarded.
 //!
 //! Every request is signed and goes over a pooled connection that is kept alive, so a call costs no
 //! connection setup. Nothing is ever sent twice: the pool repeats a request only if not a byte of
@@ -150,7 +150,7 @@ impl AgentClient {
         E::Response::parse(&received).map_err(|error| self.bad_response(error))
     }
 
-    /// Makes a call whose body is read while it comes.
+    /// Makes a call whose response body is streamed.
     pub async fn stream<E>(
         &self,
         endpoint: E,

@@ -1,4 +1,4 @@
-//! Calls to a server that answers what it was asked.
+//! Calls to a server that echoes the request.
 
 use axum::extract::{Query, Request};
 use axum::http::StatusCode;

@@ -158,7 +158,7 @@ async fn boot_and_save(
     let origin = Origin { memory: &empty_memory, disk: Some(&files.image), shape };
     let name = format!("bake-{}", variant.name());
     let dir = scratch.path().join("machine");
-    // Locked in like a sandbox: what a recipe installs comes from strangers.
+    // Confined like a sandbox: a recipe installs untrusted packages.
     let uid = host.new_uid();
     let confinement = Confinement::Full { uid, gid: uid };
     let (mut resources, mut place) =
@@ -255,7 +255,8 @@ async fn settle_and_save(
         volumes: volumes.clone(),
     };
     let record = SandboxRecord::new(spec, &recipe.name, shape, UID_FIRST, BootMode::Restore);
-    // Bakes are kept for other settings of the operator, which machines get when they are created.
+    // Baked without the operator's settings, because bakes outlive them: machines get the settings
+    // when they are created.
     guest.set_identity(identity(&record, &GuestSettings::default(), false)).await?;
     launch::mount_volumes(host, &record.spec, 0, &guest).await?;
     warm::warm(&guest, &recipe.warm).await?;
@@ -271,13 +272,13 @@ async fn settle_and_save(
         begun.take(host, machine, &resources.disk()).await
     };
     let capture = capture.await;
-    // Only now: the end of the connection would change what is being saved.
+    // Only now: closing the connection earlier would change the state being saved.
     drop(guest);
     capture
 }
 
-/// A boot that fails is explained by what the kernel said last. A fault of the host stays one: tenants
-/// do not get its text.
+/// Adds the kernel's last console lines to a failed boot. A host fault is returned unchanged:
+/// tenants do not get its text.
 fn with_console(error: AgentError, console: &Path) -> AgentError {
     let text = std::fs::read_to_string(console).unwrap_or_default();
     let lines: Vec<&str> = text.lines().rev().take(5).collect();

@@ -55,7 +55,7 @@ impl HeldOutput {
 pub(crate) struct OutputBudget {
     held: Arc<HeldOutput>,
     sandbox: SandboxId,
-    /// Unknown of sandboxes from before their agent was told.
+    /// `None` for a sandbox that was created before agents recorded the workspace.
     workspace: Option<WorkspaceId>,
 }
 
@@ -133,7 +133,7 @@ impl Drop for OutputLease {
     }
 }
 
-/// Those that hold nothing are forgotten.
+/// Subtracts from an entry, and removes it at zero.
 fn subtract<K: Eq + Hash>(held: &mut HashMap<K, usize>, key: K, bytes: usize) {
     if let Entry::Occupied(mut entry) = held.entry(key) {
         *entry.get_mut() -= bytes;

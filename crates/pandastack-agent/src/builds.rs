@@ -36,7 +36,7 @@ impl Builds {
             .ok_or_else(|| AgentError::NoBuild(id.clone()))
     }
 
-    /// Records what a build does now.
+    /// Records the current phase of a build.
     pub(crate) fn progress(&self, id: &BuildId, phase: &str, line: String) {
         tracing::info!(build = %id, phase, "{line}");
         if let Some(build) = self.lock().iter_mut().find(|build| build.id == *id) {

@@ -16,8 +16,8 @@ pub(crate) enum ByteRange {
     Unsatisfiable,
 }
 
-/// Reads a header for a file of that size. Several ranges, other units and nonsense ask for the whole file, as the
-/// standard allows.
+/// Reads a header for a file of that size. Several ranges, other units and invalid headers select
+/// the whole file, as the standard allows.
 pub(crate) fn parse(header: &str, size: u64) -> ByteRange {
     let Some((first, last)) = header.trim().strip_prefix("bytes=").and_then(|range| range.split_once('-'))
     else {

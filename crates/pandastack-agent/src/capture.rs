@@ -1,6 +1,6 @@
-//! Writing a machine down as a snapshot directory.
+//! Captures a machine as a snapshot directory.
 //!
-//! Two ways, and one form of result:
+//! There are two ways, with the same result:
 //!
 //! ```text
 //!   in place     begin | stop  clone disk, write   go on | publish
@@ -8,15 +8,15 @@
 //!                      |<------------ pause ----------->|
 //! ```
 //!
-//! A **twin** is a fork of the stopped machine that never runs: memory and devices of one instant, held
-//! still by the host's copy-on-write while the machine continues. The pause is then that of a fork, however
-//! much there is to write. It takes an engine that forks, and memory for what the machine changes
-//! meanwhile.
+//! A **twin** is a fork of the stopped machine that never runs: memory and devices of one instant,
+//! held still by the host's copy-on-write while the machine continues. The pause is then that of a
+//! fork, however much there is to write. It needs an engine that can fork, and memory for the pages
+//! that the machine changes until the twin is written.
 //!
 //! Invariant: nothing of a twin outlives the capture. It begins in its machine's control group and
 //! is recorded nowhere, so the successor of a killed agent ends it as a stray; it is the first to
-//! go when memory runs out, and then only the snapshot fails. Left to others: stopping and
-//! resuming, and which way to take.
+//! be killed when memory runs out, and then only the snapshot fails. Callers stop and resume the
+//! machine, and choose the way.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -185,7 +185,7 @@ impl Twin {
         self.machine.as_ref()
     }
 
-    /// Ends it and removes what it had.
+    /// Ends the twin and removes its resources.
     pub(crate) async fn end(self) {
         crate::running_machine::kill(self.machine.as_ref()).await;
         remove_sockets(self.runtime_dir).await;

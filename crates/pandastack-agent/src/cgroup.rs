@@ -9,8 +9,8 @@
 //! When there are not enough processors for all, they are shared between workspaces first, and within
 //! each between its machines: a workspace gains nothing by having more machines than others.
 //!
-//! Plain file writes. The groups of one agent are below one parent, so that whatever an interrupted create left
-//! behind is found there ([`Cgroups::end_outside`]).
+//! Plain file writes. The groups of one agent are below one parent, so that remains of an
+//! interrupted create are found there ([`Cgroups::end_outside`]).
 
 mod process;
 
@@ -36,11 +36,11 @@ const CPU_PERIOD_US: u64 = 100_000;
 /// the default.
 const V1_SHARES_PER_CPU: u64 = 1024;
 const V2_WEIGHT_PER_CPU: u64 = 100;
-/// Weight of a workspace beside bakes and zygotes, which have that of one processor.
+/// Weight of a workspace, in processors; a bake or a zygote has the weight of one.
 const WORKSPACE_WEIGHT_CPUS: u64 = 4;
 /// Weight of the agent, which serves all of them.
 const AGENT_WEIGHT_CPUS: u64 = 16;
-/// Attempts to make a group in that of a workspace.
+/// Attempts to create a group inside a workspace's group.
 const WORKSPACE_ATTEMPTS: u32 = 5;
 /// Beginning of the name of a workspace's group.
 const WORKSPACE_PREFIX: &str = "w-";
@@ -102,8 +102,8 @@ impl Cgroups {
         Ok(Self { parents, version, cpu_percent: None })
     }
 
-    /// Limits machines to this percentage of a processor per vCPU, including their emulator's work. Without
-    /// it, all they have and one more: the emulator's own work is not the guest's.
+    /// Limits machines to this percentage of a processor per vCPU, including their emulator's work.
+    /// Without it, the limit is one processor above its vCPUs, for the emulator's own work.
     pub fn with_cpu_percent(self, cpu_percent: Option<u32>) -> Self {
         Self { cpu_percent, ..self }
     }
@@ -149,11 +149,12 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Makes a group for one machine, limited to what a machine of that shape may use. Zygotes have no limits: what is
-    /// forked from them passes through their group.
+    /// Creates a group for one machine, with the limits of its shape. Zygotes have no limits: their
+    /// forks pass through their group.
     pub fn create(&self, name: &str, shape: Option<Shape>) -> io::Result<Cgroup> {
         let group = self.group(name);
-        // The group of a workspace goes with its last machine, perhaps just before this one is made in it.
+        // A workspace's group is removed with its last machine, which may happen just before this
+        // machine's group is created in it.
         let made = (0..WORKSPACE_ATTEMPTS).find_map(|attempt| {
             let made = self.create_workspace(&group).and_then(|()| group.create());
             let is_gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
@@ -184,7 +185,7 @@ impl Cgroups {
         Ok(group)
     }
 
-    /// The name of a machine's group in that of its workspace, if it has one.
+    /// Returns the name of a machine's group, inside its workspace's group if it has one.
     pub fn name_in(workspace: Option<&str>, name: &str) -> String {
         workspace.map_or_else(|| name.to_owned(), |id| format!("{WORKSPACE_PREFIX}{id}/{name}"))
     }
@@ -231,7 +232,7 @@ impl Cgroups {
     /// Removes every empty group.
     pub fn sweep(&self) {
         for dir in self.all() {
-            // Groups with processes refuse, files are no directories: both are meant to stay.
+            // Fails for groups with processes and for files: both should stay.
             let _ = fs::remove_dir(dir);
         }
     }
@@ -253,8 +254,8 @@ impl Cgroups {
     }
 }
 
-/// Lets the groups below one of v2 have limits. A controller that the host keeps for itself is not
-/// fatal: the others still limit.
+/// Enables limits in the child groups of a v2 group. A controller that the host does not delegate
+/// is not fatal: the others still apply.
 fn delegate(dir: &Path) {
     for controller in ["+cpu", "+memory", "+pids"] {
         let _ = fs::write(dir.join("cgroup.subtree_control"), controller);
@@ -313,7 +314,7 @@ impl Cgroup {
         texts.filter_map(|text| text.trim().parse::<u64>().ok()).max().unwrap_or(0)
     }
 
-    /// Memory of its processes that only ending or hibernating them gives back.
+    /// Memory of its processes that is released only by ending or hibernating them.
     pub fn own_memory_bytes(&self) -> u64 {
         let own = match self.version {
             Version::V2 => ["anon ", "shmem "],
@@ -327,13 +328,13 @@ impl Cgroup {
         texts.map(of_text).max().unwrap_or(0)
     }
 
-    /// Its process, the first one if there are several.
+    /// The first process in the group.
     pub fn pid(&self) -> Option<u32> {
         let texts = self.dirs.iter().filter_map(|dir| fs::read_to_string(dir.join("cgroup.procs")).ok());
         texts.filter_map(|text| text.lines().next()?.parse().ok()).next()
     }
 
-    /// Removes the group once its process is gone, and that of its workspace with the last one in it.
+    /// Removes the group once its process is gone, and the workspace's group with its last machine.
     pub fn remove(&self) {
         let workspaces = self.dirs.iter().filter_map(|dir| dir.parent()).filter(|dir| is_workspace(dir));
         self.remove_own();

@@ -14,7 +14,7 @@ const LINES_MAX: usize = 12;
 /// Longest text of these lines; it becomes part of records, views and events.
 const BYTES_MAX: usize = 2048;
 
-/// Why the guest's kernel gave up, with the last lines of the console; `None` if it did not.
+/// Reason of a guest kernel's panic, with the last lines of the console; `None` without a panic.
 pub(crate) fn kernel_panic(console: &Path) -> Option<String> {
     panic_in(&String::from_utf8_lossy(&read_tail(console)))
 }
@@ -24,13 +24,13 @@ fn panic_in(text: &str) -> Option<String> {
     let at = lines.iter().rposition(|line| line.contains(PANIC) && !line.contains(PANIC_END))?;
     let reason = lines[at].split(PANIC).nth(1).unwrap_or_default().trim_start_matches(':').trim();
     let reason = if reason.is_empty() { "without a reason" } else { reason };
-    // What comes after the panic is part of it; what comes before shows what led to it.
+    // The lines after the panic belong to it; the lines before show what led to it.
     let end = lines.len().min(at + LINES_MAX / 2);
     let shown = lines[end.saturating_sub(LINES_MAX)..end].join(" | ");
     Some(format!("the guest's kernel panicked: {reason}; last console lines: {}", printable(&shown)))
 }
 
-/// The end of a text, without what would move a cursor.
+/// The end of a text, without control sequences.
 fn printable(text: &str) -> String {
     let start = (text.len().saturating_sub(BYTES_MAX)..text.len()).find(|at| text.is_char_boundary(*at));
     text[start.unwrap_or(0)..].chars().filter(|one| !one.is_control()).collect()

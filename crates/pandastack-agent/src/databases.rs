@@ -4,11 +4,13 @@
 //!   guest --192.0.0.1:5432--> agent --upgrade, with the sandbox's id--> control --grant--> the database's machine
 //! ```
 //!
-//! The agent says which machine speaks and copies bytes; control decides what the machine may mean, at every connection. So nothing
-//! about it is kept here, and sleep, wake, forks and restarts of this agent change nothing.
+//! The agent identifies the machine and copies bytes; control decides for every connection which
+//! databases the machine may reach. So this module keeps no state, and sleep, wake, forks and
+//! restarts of this agent change nothing.
 //!
-//! Must hold: a machine is named by the slot that its connection came from, never by what it says; a control server that is being
-//! restarted is waited for, so that programs see a connection that takes longer.
+//! Must hold: a machine is identified by the slot that its connection came from, never by data it
+//! sends; during a restart of control the connection waits, so that programs only see a slow
+//! connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,7 +62,7 @@ async fn pass(host: &Host, servers: &[ControlServer], mut call: DatabaseCall) ->
     let Some(control) = reach(host, servers, &sandbox).await? else { return Ok(()) };
     let (mut from_control, mut to_control) = tokio::io::split(control);
     let (mut from_guest, mut to_guest) = call.stream.split();
-    // A session is over when either side says so: PostgreSQL knows no connection that is open by half.
+    // A session ends when either side closes it: PostgreSQL has no half-open connections.
     tokio::select! {
         said = copy(&mut from_guest, &mut to_control) => drop(said?),
         answered = copy(&mut from_control, &mut to_guest) => {

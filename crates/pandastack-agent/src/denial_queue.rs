@@ -13,7 +13,7 @@ const WAITING_MAX: usize = 4096;
 pub(crate) struct DenialQueue(Mutex<VecDeque<AgentDenial>>);
 
 impl DenialQueue {
-    /// Takes all entries; a caller that could not send them puts them back.
+    /// Takes all entries; a caller that cannot send them puts them back.
     pub(crate) fn take(&self) -> Vec<AgentDenial> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()
     }

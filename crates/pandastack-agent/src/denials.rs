@@ -19,7 +19,8 @@ use crate::host::Host;
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 /// Time for which refusals are gathered before the first of them is reported.
 const GATHER_FOR: Duration = Duration::from_millis(500);
-/// Different refusals of one sandbox told in [`REPORT_EVERY`]. Further ones are counted together.
+/// Distinct refusals of one sandbox reported per [`REPORT_EVERY`]. Further ones are counted
+/// together.
 const REPORTED_PER_SANDBOX_MAX: usize = 30;
 /// Different refusals remembered. Further ones are counted with their sandbox's others.
 const REMEMBERED_MAX: usize = 16 * 1024;

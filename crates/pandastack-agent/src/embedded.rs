@@ -1,6 +1,7 @@
 //! The guest program, built by `build.rs` and embedded in this one.
 
-/// The program that is PID 1 of every machine, for those that run it elsewhere: it is the function runtime too.
+/// The guest program, which is PID 1 of every machine. Callers also run it elsewhere, as the
+/// function runtime.
 pub fn guest_program() -> &'static [u8] {
     GUEST_PROGRAM
 }

@@ -42,8 +42,8 @@ impl EngineKind {
         }
     }
 
-    /// The engine of the machines and snapshots that a host has; `None` if it has none, or if its store
-    /// is not mounted.
+    /// The engine of the host's existing machines and snapshots; `None` if the host has none, or if
+    /// its store is not mounted.
     pub fn in_use(data_dir: &Path) -> Option<Self> {
         let layout = Layout::new(&data_dir.join("store"), data_dir);
         // Hosts from before engines were recorded have machines of QEMU.
@@ -78,13 +78,13 @@ pub struct ChosenEngine {
     pub engine: Arc<dyn Engine>,
     /// Kind of the engine.
     pub kind: EngineKind,
-    /// One sentence for the log and for `doctor`.
+    /// Reason, as one sentence for the log and for `doctor`.
     pub reason: String,
 }
 
 /// Inputs of the engine choice.
 pub struct EngineSearch<'a> {
-    /// From the settings.
+    /// The choice in the settings.
     pub choice: EngineChoice,
     /// Verdict on whether KVM runs guests.
     pub kvm: KvmVerdict,

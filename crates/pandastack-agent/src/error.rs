@@ -12,7 +12,7 @@ use crate::budget::OverBudget;
 /// Result of an agent operation.
 pub(crate) type Result<T, E = AgentError> = std::result::Result<T, E>;
 
-/// Why an operation failed.
+/// Reason why an operation failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AgentError {
     #[error("{0}")]
@@ -70,7 +70,8 @@ pub(crate) enum AgentError {
         #[source]
         source: std::io::Error,
     },
-    // Of the path only the name: the rest is the host's business. The log has all of it.
+    // Only the file's name: the rest of the path is internal to the host. The log has the full
+    // path.
     #[error("the file `{}` is damaged: {reason}; roll back to another snapshot, or create a new sandbox",
         path.file_name().unwrap_or_default().display())]
     Damaged { path: PathBuf, reason: String },
@@ -126,7 +127,7 @@ impl AgentError {
         text.to_owned()
     }
 
-    /// As [`Self::public_text`]; what it leaves out goes to the log.
+    /// Like [`Self::public_text`], but logs the omitted details.
     pub(crate) fn logged_public_text(&self) -> String {
         if self.is_of_host() {
             tracing::error!(error = %chain(self), "the host failed");

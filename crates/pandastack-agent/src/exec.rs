@@ -19,7 +19,7 @@ pub(crate) struct Exec {
     timeout_seconds: u64,
     /// All of its standard input.
     input: Option<String>,
-    /// Only so many bytes of each stream are wanted, those at the end.
+    /// Keep only this many bytes at the end of each stream.
     last_bytes: Option<usize>,
 }
 
@@ -65,7 +65,7 @@ impl Exec {
             feed.send_input(input, true).await?;
         }
         let exit = loop {
-            // Nothing comes after the end, which is returned below.
+            // No event follows the end, which is returned below.
             let Some(event) = feed.next().await? else { return Err(AgentError::Stopping) };
             if let Some(exit) = output.take(event) {
                 break exit;

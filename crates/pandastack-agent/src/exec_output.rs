@@ -25,7 +25,7 @@ const BLOCK_BYTES: usize = 64 * 1024;
 const FIRST_BYTES: usize = 1024;
 /// Bytes of the longest character.
 const CHARACTER_BYTES_MAX: usize = 4;
-/// Answers of at most so many bytes are sent in one piece.
+/// Largest response that is sent in one piece.
 const WHOLE_BYTES_MAX: u64 = 64 * 1024;
 
 const BEFORE_STDOUT: &str = r#"{"stdout":""#;
@@ -40,13 +40,13 @@ pub(crate) struct ExecOutput {
 }
 
 impl ExecOutput {
-    /// Of all output within the limits, or of at most the last bytes of each stream.
+    /// Collects all output within the limits, or only the last `last_bytes` of each stream.
     pub(crate) fn new(lease: OutputLease, last_bytes: Option<usize>) -> Self {
         let kept = || Kept { last_bytes, ..Kept::default() };
         Self { stdout: kept(), stderr: kept(), lease, truncated: false }
     }
 
-    /// Keeps what the process wrote, if there is room; how it ended, if it did.
+    /// Stores a process's output, within the budget; returns the exit status at the end.
     pub(crate) fn take(&mut self, event: ProcessEvent) -> Option<ExitStatus> {
         match event {
             ProcessEvent::Output { stream, bytes, .. } => {
@@ -123,7 +123,7 @@ struct Kept {
     bytes: usize,
     /// Only as many bytes are wanted, those at the end.
     last_bytes: Option<usize>,
-    /// Something was dropped; what comes after it is dropped, too.
+    /// Output was dropped; all later output is dropped too.
     full: bool,
 }
 
@@ -155,8 +155,8 @@ impl Kept {
         all_kept && !self.full
     }
 
-    /// Begins a block with the character that the last one could not hold whole. Returns false if that
-    /// cost bytes: those at the front if the end is wanted, else all that follow.
+    /// Starts a block with the character that did not fit into the last one. Returns false if that
+    /// dropped bytes: at the front if `last_bytes` is set, else all that follow.
     fn add_block(&mut self, lease: &mut OutputLease) -> bool {
         let Some(last) = self.blocks.back_mut() else {
             self.blocks.push_back(Vec::with_capacity(FIRST_BYTES));
@@ -190,8 +190,8 @@ impl Kept {
         all_kept
     }
 
-    /// Drops the first half of the last block: the end of the output is wanted, and there is no room for
-    /// another block.
+    /// Drops the first half of the last block: callers need the end of the output, and the budget
+    /// has no room for another block.
     fn halve_last(&mut self) {
         if let Some(last) = self.blocks.back_mut() {
             let half = last.len() / 2;
@@ -212,7 +212,8 @@ impl Kept {
         }
     }
 
-    /// Drops what is not wanted of the front, up to a whole character; returns whether there was something.
+    /// Drops output before the last `last_bytes`, on a character boundary; returns whether any was
+    /// dropped.
     fn cut_front(&mut self) -> bool {
         let mut beyond = self.last_bytes.map_or(0, |wanted| self.bytes.saturating_sub(wanted));
         if beyond == 0 {
@@ -240,7 +241,7 @@ fn rest_of_character(bytes: &[u8]) -> usize {
     bytes.iter().take(CHARACTER_BYTES_MAX - 1).take_while(is_inside).count()
 }
 
-/// Gives back what a block was counted with; the first one of a stream is free.
+/// Returns a block's bytes to the budget; the first block of a stream is free.
 fn give_back(block: &Vec<u8>, lease: &mut OutputLease) {
     if is_counted(block) {
         lease.give_back(BLOCK_BYTES);

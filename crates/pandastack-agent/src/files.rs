@@ -17,8 +17,7 @@ use crate::sandbox::handle::GuestLease;
 /// Longest path, as in the guest's kernel.
 const PATH_BYTES_MAX: usize = 4095;
 
-/// Checks a path of a request: absolute, no NUL, not too long. The guest decides what the path
-/// names.
+/// Checks a path of a request: absolute, no NUL, not too long. The guest resolves the path.
 pub(crate) fn check_path(path: &str) -> Result<()> {
     let refuse = |reason: String| Err(AgentError::BadRequest(reason));
     if !path.starts_with('/') {
@@ -40,7 +39,7 @@ fn shown(path: &str) -> String {
 /// A file's content as a response body.
 pub(crate) struct Content {
     pub body: Body,
-    /// Of the whole file; zero for devices and files that the kernel makes up.
+    /// Size of the whole file; zero for devices and files that the kernel generates.
     pub size: u64,
     /// Bytes that the body has, where they can be promised.
     pub length: Option<u64>,
@@ -48,7 +47,7 @@ pub(crate) struct Content {
     pub start: Option<u64>,
 }
 
-/// Opens a file, or the part of it that a `Range` header asks for.
+/// Opens a file, or the part of it that a `Range` header requests.
 pub(crate) async fn read(lease: GuestLease, path: &str, range: Option<&str>) -> Result<Content> {
     check_path(path)?;
     let mut read = FileRead { path: path.into(), ..FileRead::default() };
@@ -69,7 +68,7 @@ pub(crate) async fn read(lease: GuestLease, path: &str, range: Option<&str>) -> 
         }
     }
     let reader = lease.guest.read_file(read.clone()).await?;
-    // A device or pipe has no length that could be promised, and what the kernel makes up says zero.
+    // A device or pipe has no known length, and files that the kernel generates report zero.
     let size = if reader.file().kind == FileKind::File { reader.file().size } else { 0 };
     let length = read.length.or((size > 0).then_some(size));
     let body = body(Reading { reader, lease, left: length });
@@ -86,7 +85,7 @@ struct Reading {
 }
 
 impl Reading {
-    /// The next bytes. A file that grew is cut at what was promised, one that shrank is an error.
+    /// The next bytes. A file that grew is cut at the announced size; one that shrank is an error.
     async fn next(&mut self) -> Option<Result<Bytes>> {
         if self.left == Some(0) {
             return None;
@@ -130,7 +129,7 @@ pub(crate) struct Write {
 }
 
 impl Write {
-    /// From the query of a request.
+    /// Parses the query of a request.
     pub(crate) fn parse(write: Option<&str>, mode: Option<&str>, user: Option<String>) -> Result<Self> {
         let write_mode = match write {
             None | Some("atomic") => WriteMode::Atomic,
@@ -175,7 +174,7 @@ pub(crate) async fn pour(body: Body, mut writer: FileWriter, path: &str) -> Resu
     let mut stream: BodyDataStream = body.into_data_stream();
     let mut total = 0u64;
     while let Some(chunk) = stream.next().await {
-        // Dropping the writer without an end makes the guest discard what came so far.
+        // Dropping the writer without an end makes the guest discard the partial file.
         let chunk =
             chunk.map_err(|error| AgentError::BadRequest(format!("the upload was interrupted: {error}")))?;
         total += chunk.len() as u64;

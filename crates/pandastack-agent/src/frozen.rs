@@ -24,7 +24,7 @@ pub(crate) async fn list(host: &Arc<Host>) -> Result<HostFrozen> {
     blocking(move || Ok::<_, AgentError>(read_all(&host))).await
 }
 
-/// What cannot be read is left out: it cannot be used either.
+/// Lists everything frozen. Unreadable entries are skipped: they cannot be used either.
 fn read_all(host: &HostResources) -> HostFrozen {
     let layout = &host.layout;
     let kernel = Kernel::cached(&host.config.cache_dir).map(|kernel| kernel.release);
@@ -40,7 +40,8 @@ fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
-/// A sandbox that sleeps with its memory. One that kept its disk alone boots with what is current.
+/// A sandbox that sleeps with its memory; `None` for one that kept only its disk, which boots with
+/// current components.
 fn sleeper(layout: &Layout, dir: &Path) -> Option<FrozenSandbox> {
     let id = dir.file_name()?.to_str()?.parse().ok()?;
     let record: SandboxRecord = read_json(&layout.record(&id)).ok()?;
@@ -67,7 +68,7 @@ fn bakes(dir: &Path) -> Vec<FrozenTemplate> {
     manifests.map(|manifest| FrozenTemplate { name: name.clone(), components: manifest.components }).collect()
 }
 
-/// Keeps new verdicts. States that are gone need none.
+/// Stores new verdicts. States that no longer exist are skipped.
 pub(crate) async fn set_verdicts(host: &Arc<Host>, verdicts: OutdatedVerdicts) -> Result<()> {
     for (id, verdict) in verdicts.sandboxes {
         match host.sandbox(&id) {
@@ -122,7 +123,8 @@ mod tests {
         let layout = Layout::new(dir.path(), dir.path());
         let asleep = |disk_only: bool| {
             let mut record = record_in(SandboxState::Hibernated);
-            // What its machine was made of; what lies on disk counts.
+            // Components of the last running machine; the list must show those of the snapshot on
+            // disk.
             record.components = Components { kernel: Some("newer".to_owned()), ..Components::default() };
             let id = record.spec.id.clone();
             std::fs::create_dir_all(layout.sleep(&id)).unwrap();

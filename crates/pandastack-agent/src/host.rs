@@ -22,7 +22,7 @@ const HOST_RESERVE_MB: u64 = 1024;
 /// sandbox of 512 MiB has written 8 to 14 MiB and shares the rest with its template; the agent also
 /// watches the memory that is really used.
 const MEMORY_PROMISED_PERCENT_ALONE: u32 = 8;
-/// The same with several workspaces: what one writes is never what another was promised.
+/// The same with several workspaces: no workspace can use memory that was promised to another.
 const MEMORY_PROMISED_PERCENT_SHARED: u32 = 100;
 /// Longest time that a request may wait while others are written out to free memory.
 const MEMORY_WAIT_MAX: Duration = Duration::from_secs(20);
@@ -46,16 +46,16 @@ impl Drop for MemoryRequest<'_> {
     }
 }
 
-/// One agent's state: the resources of its machines, and what it knows of sandboxes and templates.
+/// One agent's state: the resources of its machines, its sandboxes and its templates.
 pub(crate) struct Host {
     pub resources: Arc<HostResources>,
     pub templates: Arc<Templates>,
     pub zygotes: Arc<Zygotes>,
     /// Refused connections that were not reported to control yet.
     pub denials: DenialQueue,
-    /// Several workspaces have sandboxes, as far as control told.
+    /// Whether several workspaces have sandboxes, as last reported by control.
     shared: AtomicBool,
-    /// Sandboxes whose drivers wait for others to be written out, and serve no requests meanwhile.
+    /// Sandboxes whose drivers wait for others to be written out, and serve no requests until then.
     memory_requests: Mutex<HashSet<SandboxId>>,
     sandboxes: Mutex<HashMap<SandboxId, SandboxHandle>>,
 }
@@ -91,9 +91,9 @@ impl Host {
         self.sandboxes().get(id).cloned().ok_or_else(|| AgentError::NoSandbox(id.clone()))
     }
 
-    /// Refuses machines that the host has no room for, also without the zygotes that it could do
-    /// without and the memory of sandboxes that sleep in it. `by`: the sandbox whose driver asks,
-    /// so that it does not wait for itself.
+    /// Frees memory for machines by ending zygotes and writing out sandboxes asleep in memory;
+    /// refuses if that is not enough. `by`: the sandbox whose driver calls, so that it does not
+    /// wait for itself.
     pub(crate) async fn free_memory(&self, shape: Shape, count: u64, by: Option<&SandboxId>) -> Result<()> {
         match self.admit_without_zygotes(shape, count).await {
             Err(AgentError::NoCapacity(_)) => {
@@ -114,9 +114,8 @@ impl Host {
         }
     }
 
-    /// Writes sandboxes asleep in memory to disk until there is room, those first that were not
-    /// used for longest. No two drivers wait here for each other: a driver that waits is skipped by
-    /// all that begin later.
+    /// Writes sandboxes asleep in memory to disk until enough memory is free, the least recently
+    /// used first. No two drivers wait here for each other: later calls skip a waiting driver.
     async fn write_out_sleepers(&self, shape: Shape, count: u64, by: Option<&SandboxId>) {
         let _asking = by.map(|by| MemoryRequest::begin(self, by));
         if self.promised_mb(shape) * count > self.memory_free_mb() + self.memory_held_asleep_mb() {
@@ -177,7 +176,7 @@ impl Host {
         let asleep = self.light_sleepers();
         let held: u64 =
             asleep.iter().filter_map(SandboxHandle::awake_shape).map(|shape| self.promised_mb(shape)).sum();
-        // What was promised beyond the host's memory is paid back first.
+        // Memory promised beyond the host's total is recovered first.
         held.saturating_sub(self.awake_mb().saturating_sub(self.memory_total_mb()))
     }
 
@@ -190,8 +189,8 @@ impl Host {
         self.memory_total_mb().saturating_sub(self.awake_mb())
     }
 
-    /// Memory promised to machines that hold some. It can be more than the host has: the promised part of
-    /// each grows when a second workspace comes.
+    /// Memory promised to awake machines. It can exceed the host's memory: the promised part of
+    /// each machine grows when a second workspace appears.
     fn awake_mb(&self) -> u64 {
         let shapes: Vec<Shape> = self.sandboxes().values().filter_map(SandboxHandle::awake_shape).collect();
         shapes.into_iter().map(|shape| self.promised_mb(shape)).sum()

@@ -26,7 +26,7 @@ use crate::spares::Spares;
 
 /// First user id of machines: above what distributions, containers and directory services hand out.
 pub(crate) const UID_FIRST: u32 = 0x7000_0000;
-/// User ids of machines; after this many lineages numbers come up again.
+/// User ids of machines; after this many lineages they are reused.
 const UID_COUNT: u32 = 0x0fff_0000;
 
 /// Resources shared by the machines of a host.
@@ -55,7 +55,7 @@ pub(crate) struct HostResources {
     next_uid: AtomicU32,
 }
 
-/// The parts that [`HostResources`] are made of.
+/// The parts of [`HostResources`].
 pub(crate) struct HostParts {
     pub config: AgentConfig,
     pub engine: Arc<dyn Engine>,

@@ -36,7 +36,8 @@ pub(crate) fn identity(record: &SandboxRecord, guests: &GuestSettings, reset_out
         cwd: record.spec.cwd.clone(),
         dns: vec![pandastack_net::GUEST_DNS.to_string()],
         reset_outbound_tcp,
-        // One that wakes or goes back keeps its own; a new one has a copy of another's.
+        // A sandbox that wakes or is rolled back keeps its keys; a new one has a copy of another
+        // machine's.
         regenerate_ssh_host_keys: record.state == SandboxState::Creating,
         setup: Some(GuestSetup {
             ca_bundle: guests.ca_bundle.clone(),
@@ -106,7 +107,7 @@ mod tests {
         let setup = given.setup.unwrap();
         assert_eq!(setup.ca_bundle.as_deref(), Some("PEM"));
         assert!(setup.cargo_config.unwrap().contains("crates.corp"));
-        // Files stay as they are in a machine that only goes on, but its next processes need the variables.
+        // A machine that only continues keeps its files, but its next processes need the variables.
         let refreshed = refresh(&record(&[]), &guests);
         assert_eq!((refreshed.setup, refreshed.env.len()), (None, given.env.len()));
         let none = identity(&record(&[]), &GuestSettings::default(), false);

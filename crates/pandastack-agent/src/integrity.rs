@@ -3,15 +3,15 @@
 //! Two defences, of different cost:
 //! - A **seal** per file, in the manifest: length and time of last change. Files of a snapshot never change, so a file that
 //!   does not match its seal was tampered with or cut short. Checked whenever a snapshot is opened.
-//! - A **checksum** per file, in `checksums.json` beside the manifest: BLAKE3 of the contents, which finds what a disk
-//!   lost or turned. Computed in the background after the snapshot was acknowledged, and checked before the first use
-//!   after each boot of the host: until then the pages that were hashed are still those in memory. It carries the seal of
-//!   the file that was read: a sleeping sandbox's directory may be replaced by the next sleep's while its files are hashed, and
-//!   the sums of the one must not be held against the other. A sum is never computed twice: what a disk turned meanwhile would
-//!   be held for right.
+//! - A **checksum** per file, in `checksums.json` beside the manifest: BLAKE3 of the contents,
+//!   which detects data that a disk lost or corrupted. Computed in the background after the
+//!   snapshot was acknowledged, and checked before the first use after each boot of the host: until
+//!   then the pages that were hashed are still those in memory. It carries the seal of the file
+//!   that was read: a sleeping sandbox's directory may be replaced by the next sleep's while its
+//!   files are hashed, and the sums of one must not be compared with the other. A sum is never
+//!   computed twice: corruption in between would be accepted as correct.
 //!
-//! Invariant: no machine is started from files that fail either. Left to others: what to do
-//! instead.
+//! Invariant: no machine is started from files that fail either. Callers decide what to do instead.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
@@ -54,7 +54,7 @@ struct Sum {
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Checksums {
-    /// By file name.
+    /// Sums by file name.
     files: BTreeMap<String, Sum>,
     /// The host's boot in which they were last found right.
     verified_boot: String,
@@ -89,7 +89,7 @@ impl Seal {
     }
 }
 
-/// Fails if a file is not as it was sealed.
+/// Fails if a file does not match its seal.
 pub(crate) fn check_seals(dir: &Path, seals: &Seals) -> Result<()> {
     for (name, seal) in seals {
         let path = dir.join(name);
@@ -127,8 +127,8 @@ pub(crate) fn verify(dir: &Path, stop: &CancellationToken) -> Result<()> {
     let known: Checksums = read_json(&path)?;
     for (name, expected) in &known.files {
         let path = dir.join(name);
-        // Sums of a file that was replaced say nothing about this one; and a link to a snapshot has its sums, but not the images of
-        // its volumes. What must be there is for the seals to say.
+        // Sums of a replaced file do not apply to this one; and a link to a snapshot has its sums,
+        // but not the images of its volumes. The seals decide which files must exist.
         if !path.exists() || read_seal(&path)? != expected.seal {
             continue;
         }
@@ -144,7 +144,7 @@ pub(crate) fn verify(dir: &Path, stop: &CancellationToken) -> Result<()> {
 pub(crate) async fn run_at_low_priority(work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
     let (report, outcome) = tokio::sync::oneshot::channel();
     let run = move || {
-        // Of this thread alone. Without it the work is only less polite.
+        // Affects this thread only. A failure only means normal priority.
         let _ = rustix::process::setpriority_process(None, NICENESS);
         let _ = report.send(work());
     };
@@ -182,8 +182,9 @@ pub(crate) fn write_checksums<S: AsRef<str>>(
     write_json_durably(&path, &Checksums { files, verified_boot })
 }
 
-/// BLAKE3 over the length, and place and contents of every chunk that is not all zeros. Memory stays cached, because
-/// machines map that very file; of a disk they have clones, so its pages would only crowd out others.
+/// BLAKE3 over the file's length, and the position and contents of every chunk that is not all
+/// zeros. Memory files stay in the page cache, because machines map them; disk images are dropped
+/// from it, because machines use clones.
 fn checksum(path: &Path, stop: &CancellationToken) -> io::Result<Sum> {
     let name = path.file_name().and_then(|name| name.to_str());
     let drop_cache = name.is_some_and(crate::layout::snapshot::is_image);

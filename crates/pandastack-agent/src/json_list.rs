@@ -1,4 +1,4 @@
-//! Long lists as JSON: kept within a budget, and answered piece by piece.
+//! Long lists as JSON: held within a budget, and sent in pieces.
 
 use std::convert::Infallible;
 
@@ -26,8 +26,8 @@ impl<T: Serialize + Send + 'static> List<T> {
         Self { items: Vec::new(), lease, bytes: 0 }
     }
 
-    /// Counts a page: `json_bytes` from the guest, and as much more for each item as what it becomes
-    /// takes in memory, with `added_bytes` of text. Returns false if there is no room for it.
+    /// Reserves memory for a page: `json_bytes` from the guest, and for each item its decoded size
+    /// plus `added_bytes` of text. Returns false if the page does not fit.
     pub(crate) fn has_room(&mut self, items: usize, json_bytes: usize, added_bytes: usize) -> bool {
         let bytes = json_bytes + items * (size_of::<T>() + added_bytes);
         let fits = self.bytes + bytes <= LIST_BYTES_MAX && self.lease.take(bytes).is_ok();
@@ -61,7 +61,7 @@ impl<T: Serialize + Send + 'static> List<T> {
                 if !std::mem::take(&mut is_first) {
                     piece.push(b',');
                 }
-                // What was read from JSON can be written as JSON.
+                // The item was parsed from JSON, so serializing it cannot fail.
                 let _ = serde_json::to_writer(&mut piece, &item);
             }
             Some(Ok(Bytes::from(piece)))

@@ -20,7 +20,7 @@ const INITRD: &str = "initrd";
 pub(crate) struct BootFiles {
     pub kernel: PathBuf,
     pub initrd: PathBuf,
-    /// Stands for both of them.
+    /// Hash that identifies both.
     pub key: String,
 }
 
@@ -82,7 +82,7 @@ fn world_readable(dir: &Path, names: &[&str]) -> Result<()> {
     names.iter().try_for_each(|name| set(&dir.join(name), 0o444))
 }
 
-/// Stands for the kernel, its format, its modules and the guest program.
+/// Hashes the kernel, its format, its modules and the guest program.
 fn boot_key(kernel: &KernelSet, format: KernelFormat) -> String {
     let mut hasher = blake3::Hasher::new();
     hasher.update(match format {

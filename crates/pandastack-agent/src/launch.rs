@@ -161,8 +161,8 @@ pub(crate) async fn with_volumes(
 /// The saved memory that a machine starts with.
 #[derive(Clone, Copy)]
 pub(crate) struct SavedMemory<'a> {
-    /// Whether the snapshot is a sandbox's: its connections to the outside belong to another
-    /// address and time.
+    /// Whether the snapshot is of a sandbox. Its outbound connections belong to another address and
+    /// time.
     pub of_sandbox: bool,
     /// Number of mounted volumes, at the first places. To look after them would cost an emulated guest
     /// longer than the fork.
@@ -230,14 +230,14 @@ pub(crate) async fn finish(
     }
 }
 
-/// The record goes to disk before the machine runs, so that a killed agent's successor finds its
-/// process; the caller writes it again with the new state. The write is not synced: a power loss
-/// also ends the process, and a sleeping sandbox's record has a second name.
+/// Writes the record, then lets the machine run, so that the successor of a killed agent finds its
+/// process; the caller writes the record again with the new state. The write is not synced: a power
+/// loss also ends the process, and a sleeping sandbox's record has a second name.
 ///
-/// Memory of [`Start::GoesOnOnce`] is good for one run: after the first write to the volume the two
-/// no longer fit, and to wake from it again would destroy the volume. So the record says durably
-/// that the sandbox runs before it does, and whatever ends it from here on is the loss of a running
-/// machine.
+/// Memory of [`Start::GoesOnOnce`] can be used for one run: after the first write to a volume,
+/// memory and volume no longer match, and waking from it again would destroy the volume. So the
+/// record is durably marked running before the machine runs, and any failure from then on counts as
+/// the loss of a running machine.
 async fn open_gate(
     host: &HostResources,
     record: &mut SandboxRecord,
@@ -261,8 +261,8 @@ async fn open_gate(
     let stream = machine.connect_guest().await?;
     stages.mark("record");
     // Entering a control group waits for a grace period of the host's kernel, some milliseconds.
-    // The guest's kernel may run meanwhile: user processes are frozen until the identity is set,
-    // and no one is told before both are done.
+    // The guest's kernel may run during that wait: user processes are frozen until the identity is
+    // set, and the start is reported only after both are done.
     let (cgroup, pid, dir) = (resources.cgroup().clone(), machine.record().pid, resources.dir.clone());
     let entered =
         blocking(move || cgroup.add(pid).map_err(AgentError::io("move into the control group", &dir)));

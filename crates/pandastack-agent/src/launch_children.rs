@@ -52,8 +52,9 @@ pub(crate) async fn prepare_children(
     futures::future::join_all(records.iter().map(prepare)).await
 }
 
-/// Forks a **paused** machine into prepared places, or with `pause` one that is paused for it and
-/// continues: see [`Machine::fork_and_resume`]. One result per child, in order.
+/// Forks a **paused** machine into prepared places; with `pause`, a running machine that is paused
+/// for the fork and then continues: see [`Machine::fork_and_resume`]. One result per child, in
+/// order.
 pub(crate) async fn fork_children(
     host: &HostResources,
     parent: &dyn Machine,

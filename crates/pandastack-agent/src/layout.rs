@@ -36,9 +36,9 @@ impl Layout {
         Self { store: store.to_owned(), runtime: runtime.to_owned() }
     }
 
-    /// Makes the directories, for the agent alone: memory and records hold secrets. Machines run as users of
-    /// their own and get descriptors or mounts, never paths. Sockets of machines are in one that others may
-    /// pass through.
+    /// Creates the directories, accessible to the agent alone: memory and records hold secrets.
+    /// Machines run as separate users and get descriptors or mounts, never paths. Sockets of
+    /// machines are in a directory that other users may traverse.
     pub(crate) fn prepare(&self) -> std::io::Result<()> {
         use std::os::unix::fs::PermissionsExt;
         let parts = ["images", "boot", "templates", "snapshots", "sandboxes", "zygotes", "volumes", "blank"];
@@ -143,7 +143,7 @@ impl Layout {
 
 /// Name of the record of a sandbox or zygote.
 pub(crate) const RECORD: &str = "record.json";
-/// Name of the snapshot directory in that of a sandbox that sleeps.
+/// Name of the snapshot directory inside a sleeping sandbox's directory.
 pub(crate) const SLEEP: &str = "sleep";
 
 /// Names inside a volume's directory.

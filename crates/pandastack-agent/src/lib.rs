@@ -4,24 +4,25 @@
 //! |---|---|
 //! | [`sandbox`] | one driver task per sandbox: create, use, pause, sleep, wake, fork, snapshot, delete |
 //! | [`launch`], [`launch_children`], [`identity`] | bringing a machine up through the identity gate |
-//! | [`running_machine`], [`machine_resources`], [`host_resources`] | a machine and what surrounds it |
-//! | [`template`], [`variant`], [`builds`], [`bake`], [`kernel_files`], [`warm`], [`zygotes`], [`zygote`], [`snapshot_zygote`] | what creates start from |
-//! | [`exec`], [`process`], [`files`] | what callers do inside a sandbox |
-//! | [`capture`] | writing a machine down, in place or by a twin |
-//! | [`snapshot`], [`integrity`], [`record`], [`layout`] | what is on disk, and where |
+//! | [`running_machine`], [`machine_resources`], [`host_resources`] | a machine and its resources |
+//! | [`template`], [`variant`], [`builds`], [`bake`], [`kernel_files`], [`warm`], [`zygotes`],
+//! [`zygote`], [`snapshot_zygote`] | sources of creates |
+//! | [`exec`], [`process`], [`files`] | commands, processes and files inside a sandbox |
+//! | [`capture`] | capturing a machine, in place or by a twin |
+//! | [`snapshot`], [`integrity`], [`record`], [`layout`] | files on disk and their paths |
 //! | [`components`], [`frozen`], [`outdated`] | versions in frozen states, and verdicts on outdated ones |
-//! | [`recover`] | taking over what a killed predecessor left |
+//! | [`recover`] | taking over from a killed predecessor |
 //! | [`http`], [`report`], [`control`] | the wire to control |
-//! | [`databases`] | the way of machines to databases |
-//! | [`engine_choice`] | which engine runs the machines, and why |
-//! | [`cgroup`], [`pressure`] | control groups; who pays when memory runs short |
+//! | [`databases`] | connections of machines to databases |
+//! | [`engine_choice`] | choice of the engine |
+//! | [`cgroup`], [`pressure`] | control groups; memory shortages |
 //! | [`files`], [`trees`], [`exec`] | the data path |
-//! | [`budget`], [`exec_output`], [`json_list`] | what is held for callers, and how it is answered |
-//! | [`logs`], [`log_limit`], [`observe`] | what a sandbox writes and uses |
+//! | [`budget`], [`exec_output`], [`json_list`] | memory held for responses |
+//! | [`logs`], [`log_limit`], [`observe`] | logs and usage of a sandbox |
 //!
 //! Invariants: the end of an agent kills no machine; a failed create leaves nothing; acknowledged
-//! data is found again. Left to others: who may ask (control), how a machine runs (engines), how
-//! packets flow (net), what an image is made of (image).
+//! data is found again. Out of scope: authorization (control), running machines (engines),
+//! networking (net), building images (image).
 
 #![forbid(unsafe_code)]
 

@@ -24,7 +24,7 @@ use rustix::fs::{FallocateFlags, fallocate, inotify};
 use tokio::io::unix::AsyncFd;
 use tokio_util::sync::CancellationToken;
 
-/// Time between a write and the look at its file.
+/// Time between a write and the check of its file.
 const CHECK_AFTER: Duration = Duration::from_secs(1);
 /// Bytes of events read at once.
 const EVENTS_BYTES: usize = 4096;
@@ -32,7 +32,7 @@ const EVENTS_BYTES: usize = 4096;
 /// The files that are kept bounded.
 pub(crate) struct LogLimit {
     inotify: OwnedFd,
-    /// By watch descriptor.
+    /// Files by watch descriptor.
     files: Mutex<HashMap<i32, PathBuf>>,
 }
 
@@ -48,7 +48,7 @@ impl LogLimit {
         let once = inotify::WatchFlags::MODIFY | inotify::WatchFlags::ONESHOT;
         match inotify::add_watch(&self.inotify, &path, once) {
             Ok(descriptor) => drop(files.insert(descriptor, path)),
-            // The process ended meanwhile, and its log with it.
+            // The process has ended, and its log is gone.
             Err(rustix::io::Errno::NOENT) => {}
             Err(error) => {
                 tracing::warn!(
@@ -84,8 +84,7 @@ impl LogLimit {
                 () = stop.cancelled() => return Ok(()),
                 () = tokio::time::sleep(CHECK_AFTER) => {}
             }
-            // Files written to meanwhile are still not watched, so this is the next check of all of
-            // them.
+            // Files written in the meantime are not watched again yet, so this checks all of them.
             for path in written {
                 if let Err(error) = trim(&path)
                     && error.kind() != io::ErrorKind::NotFound
@@ -106,7 +105,7 @@ impl LogLimit {
         let mut buffer = [MaybeUninit::uninit(); EVENTS_BYTES];
         let mut events = inotify::Reader::new(&self.inotify, &mut buffer);
         while let Ok(event) = events.next() {
-            // A watch that fired is gone; one of a file that was removed is, too, without having fired.
+            // A watch is removed once it fires, and also, without firing, when its file is removed.
             let path = files.remove(&event.wd());
             if event.events().contains(inotify::ReadFlags::MODIFY) {
                 written.extend(path);

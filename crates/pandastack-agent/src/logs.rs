@@ -23,7 +23,7 @@ const READ_BYTES: usize = 16 * 1024;
 /// Bytes of events read at once.
 const EVENTS_BYTES: usize = 1024;
 
-/// The end of a log, from a line's beginning. A file that is not there is an empty log.
+/// Reads the end of a log, starting at a line. A missing file is an empty log.
 pub(crate) fn read_tail(path: &Path) -> Vec<u8> {
     let Ok(mut file) = File::open(path) else { return Vec::new() };
     let start = file.metadata().map_or(0, |meta| meta.len()).saturating_sub(limits::LOG_BYTES_MAX);
@@ -45,7 +45,7 @@ pub(crate) struct Follower {
     file: File,
     /// An inotify instance: readable when the file has changed.
     changes: AsyncFd<OwnedFd>,
-    /// A line that is not complete yet.
+    /// An incomplete line.
     line: Vec<u8>,
     /// Bytes after it.
     rest: Vec<u8>,
@@ -70,7 +70,8 @@ impl Follower {
         Ok(Self { file, changes, line: Vec::new(), rest: Vec::new() })
     }
 
-    /// Events with one line each, until the reader goes away, the log does, or the agent stops.
+    /// Events with one line each, until the reader disconnects, the log is removed, or the agent
+    /// stops.
     pub(crate) fn events(
         self,
         stop: CancellationToken,
@@ -126,7 +127,7 @@ impl Follower {
         }
     }
 
-    /// Waits until the file changed; false when it is gone.
+    /// Waits until the file changes; false if it was removed.
     async fn wait(&mut self) -> bool {
         let Ok(mut ready) = self.changes.readable().await else { return false };
         let mut buffer = [MaybeUninit::uninit(); EVENTS_BYTES];

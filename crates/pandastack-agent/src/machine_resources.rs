@@ -157,8 +157,7 @@ impl MachineResources {
         Ok(slot?.1)
     }
 
-    /// Clones volumes into the directory, for a machine that is not a sandbox and has no volumes of
-    /// the host: a bake, a zygote.
+    /// Clones volumes into the directory of a bake or a zygote, which have no volumes of the host.
     pub(crate) async fn take_volumes(
         &self,
         host: &HostResources,

@@ -27,7 +27,7 @@ pub(crate) fn refusal(verdict: &OutdatedVerdict) -> AgentError {
     AgentError::Outdated(verdict.reason.clone())
 }
 
-/// Refuses a snapshot on which a verdict holds, where its memory is what is wanted.
+/// Refuses a snapshot with a due verdict, for uses that need its memory.
 pub(crate) fn refuse_due(dir: &Path) -> Result<()> {
     match verdict(dir).filter(|verdict| verdict.is_due(Timestamp::now())) {
         Some(verdict) => Err(refusal(&verdict)),

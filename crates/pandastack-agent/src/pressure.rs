@@ -1,10 +1,10 @@
 //! Who pays when the host's memory runs short.
 //!
-//! Machines may write more memory than was promised to them. Each workspace's share is the host's memory
-//! divided by the number of workspaces that have machines awake here. When memory runs short, machines of
-//! workspaces beyond their share go to sleep on disk first: those asleep in memory, then idle ones. Machines
-//! of the others only give up the memory that they sleep in. Should the kernel have to kill, it finds a
-//! machine of the workspace that uses most.
+//! Machines may write more memory than they were promised. Each workspace's share is the host's
+//! memory divided by the number of workspaces that have machines awake here. When memory runs
+//! short, machines of workspaces beyond their share go to sleep on disk first: those asleep in
+//! memory, then idle ones. Machines of the others only give up the memory that they sleep in.
+//! Should the kernel have to kill, it finds a machine of the workspace that uses most.
 
 use std::collections::HashMap;
 use std::fs;
@@ -20,11 +20,11 @@ use crate::error::AgentError;
 use crate::host::{self, Host};
 use crate::sandbox::handle::SandboxHandle;
 
-/// Pause between two looks at the free memory, of which nothing tells.
+/// Interval between checks of the free memory; no event reports a change.
 const LOOK: Duration = Duration::from_secs(1);
 /// Available memory below which machines are put to sleep, at least.
 const SHORT_MB_MIN: u64 = 768;
-/// The same as a part of the host's memory.
+/// The same as a fraction of the host's memory (one part in this many).
 const SHORT_PART: u64 = 16;
 /// Machines that go to sleep at the same time.
 const RELIEF_AT_ONCE: usize = 4;
@@ -45,7 +45,7 @@ struct Holder<T> {
     idle_seconds: u64,
 }
 
-/// What is to be done.
+/// The action to take.
 #[derive(Debug, PartialEq, Eq)]
 struct Plan<T> {
     /// Machines to put to sleep, in this order.
@@ -83,7 +83,7 @@ pub(crate) async fn run(host: Arc<Host>) {
         }
         let short_mb = (host::memory_bytes() / (1024 * 1024) / SHORT_PART).max(SHORT_MB_MIN);
         let available_mb = host::memory_available_mb();
-        // The kernel may have to kill within a second: ranks are set before it comes to that.
+        // The kernel may have to kill within a second: set ranks before that.
         if available_mb >= 2 * short_mb && !ranked {
             continue;
         }
@@ -97,7 +97,7 @@ pub(crate) async fn run(host: Arc<Host>) {
     }
 }
 
-/// Puts machines to sleep until there is enough memory again, a few at once: one may be busy.
+/// Puts machines to sleep until enough memory is available, a few at once: one may be busy.
 async fn relieve(sandboxes: Vec<SandboxHandle>, available_mb: u64, short_mb: u64) {
     for some in sandboxes.chunks(RELIEF_AT_ONCE) {
         if host::memory_available_mb() >= short_mb {
@@ -151,7 +151,7 @@ fn awake(host: &Host) -> Vec<(String, SandboxHandle)> {
     awake.map(named).collect()
 }
 
-/// Puts machines of one workspace where the kernel looks first, and the others back.
+/// Ranks one workspace's machines first for the kernel's OOM killer, and resets the others.
 async fn rank(host: &Host, guilty: Option<Option<WorkspaceId>>) {
     let (awake, cgroups) = (awake(host), host.cgroups.clone());
     let ranking = blocking(move || {
@@ -161,7 +161,7 @@ async fn rank(host: &Host, guilty: Option<Option<WorkspaceId>>) {
             let wanted = if first { RANK_FIRST } else { RANK };
             let Some(pid) = cgroups.group(&name).pid() else { continue };
             let path = format!("/proc/{pid}/oom_score_adj");
-            // Others have a rank for another reason; one that has ended needs none.
+            // Other ranks were set for another reason; an ended process needs none.
             let is_ours = fs::read_to_string(&path).is_ok_and(|rank| {
                 let rank = rank.trim();
                 rank != wanted && [RANK, RANK_FIRST].contains(&rank)

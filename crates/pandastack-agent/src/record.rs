@@ -50,7 +50,7 @@ pub(crate) struct SandboxRecord {
     /// recorded.
     #[serde(flatten)]
     pub components: Components,
-    /// What happens when it wakes with an outdated state. Stays until the sandbox boots from its disk.
+    /// Action for a wake with an outdated state. Stays until the sandbox boots from its disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outdated: Option<OutdatedVerdict>,
     /// Until then the sandbox does not count as idle.
@@ -129,9 +129,9 @@ impl BootMode {
     }
 }
 
-/// Replaces a sandbox's record. That of a sleeping sandbox on disk survives a power loss, whatever is
-/// written over it without waiting for the disk: the file system's journal has its second name
-/// before it has a later rename.
+/// Replaces a sandbox's record. The record of a sandbox asleep on disk survives a power loss even
+/// after an unsynced write: it has a second name, which reaches the file system's journal before
+/// any later rename.
 pub(crate) fn write_record(layout: &Layout, record: &SandboxRecord) -> Result<()> {
     let path = layout.record(&record.spec.id);
     if !record.sleeps_on_disk() {
@@ -164,7 +164,7 @@ fn write_private(path: &Path, bytes: &[u8]) -> io::Result<std::fs::File> {
     use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
     let mut options = std::fs::OpenOptions::new();
     let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
-    // One that an interrupted write left has the mode that it was made with.
+    // A leftover file of an interrupted write keeps its old mode.
     file.set_permissions(std::fs::Permissions::from_mode(0o600))?;
     file.write_all(bytes)?;
     Ok(file)

@@ -50,8 +50,8 @@ pub(crate) async fn recover(host: &Arc<Host>) -> Result<()> {
     Ok(())
 }
 
-/// Takes over the slots of machines that are to be adopted. The record of a sandbox that lost its slot says
-/// so: the slot with that number will be another sandbox's, and the next agent must not confuse them.
+/// Takes over the slots of the machines to adopt. The record of a sandbox that lost its slot drops
+/// the number: another sandbox will get that slot, and the next agent must not confuse them.
 /// Returns the slots that zygotes keep.
 async fn adopt_slots(host: &Host, records: &mut [SandboxRecord]) -> Result<HashSet<u32>> {
     let mut lost = drop_shared_claims(records);
@@ -103,7 +103,7 @@ fn claims(records: &[SandboxRecord], of_zygotes: &HashSet<u32>) -> Vec<(SlotInde
 fn reserve_users(host: &Host, records: &[SandboxRecord]) {
     let entries =
         |dir: PathBuf| std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
-    // Of sleepers too: some have no record that can be read.
+    // Sleeping sandboxes too: some have no readable record.
     let sleepers = entries(host.layout.sandboxes()).map(|dir| dir.join(layout::SLEEP));
     let saved = entries(host.layout.snapshots()).chain(sleepers);
     let manifests = saved.filter_map(|dir| read_json::<Manifest>(&dir.join(names::MANIFEST)).ok());
@@ -163,7 +163,7 @@ async fn records(host: &Arc<Host>) -> Vec<SandboxRecord> {
                  back and restart the agent, or remove the directory"
             ),
             DirectoryState::Nothing(error) => {
-                // A create that had not come as far as its record; nobody was told of it.
+                // An interrupted create without a record; it was never reported.
                 tracing::warn!(dir = shown, error = %chain(&error), "removing a sandbox without a record");
                 host.remove_dir(dir.path()).await;
             }
@@ -192,8 +192,8 @@ fn find_record(dir: &Path) -> DirectoryState {
         return DirectoryState::Nothing(unreadable);
     }
     match read_json::<SandboxRecord>(&sleep.join(names::RECORD)) {
-        // What was written over its record was that it wakes. Memory of before would destroy a volume that
-        // continued since.
+        // The unreadable record was written on waking. Older memory would destroy a volume that was
+        // written since.
         Ok(record) if record.writes_volumes() => DirectoryState::Unknown(AgentError::Conflict(format!(
             "{unreadable}; the sandbox was waking, and its volumes may have changed since it went to sleep"
         ))),
@@ -202,7 +202,7 @@ fn find_record(dir: &Path) -> DirectoryState {
     }
 }
 
-/// Replaces a record. That of a sleeping sandbox is synced, which a worker thread must not wait for.
+/// Replaces a record, off the worker threads: a sleeping sandbox's record is synced.
 async fn write_down(host: &Host, record: &SandboxRecord) {
     let (layout, written) = (host.layout.clone(), record.clone());
     if let Err(error) = blocking(move || write_record(&layout, &written)).await {
@@ -226,7 +226,7 @@ async fn recover_one(host: &Arc<Host>, mut record: SandboxRecord) {
     }
     host.remove_dir(host.layout.fork(&id)).await;
     if !is_to_adopt(&record) {
-        // Asleep or failed: a machine that is still there was being ended, or being woken.
+        // Asleep or failed: a machine that still runs was being ended or woken.
         end_machine(host, &record).await;
         record.slot = None;
         if record.machine.take().is_some() {
@@ -295,7 +295,7 @@ async fn end_machine(host: &Arc<Host>, record: &SandboxRecord) {
     if let Ok(machine) = host.engine.adopt(known).await {
         kill(machine.as_ref()).await;
     }
-    // Its slot was kept for a machine that was to be adopted.
+    // The slot was kept for a machine to be adopted.
     let mut resources = MachineResources::adopted(
         host,
         &record.group_name(),

@@ -28,7 +28,7 @@ const OWN_GROUP: &str = "agent";
 
 /// Runs an agent until `shutdown` is cancelled. Machines continue without it.
 ///
-/// Boxed, so that the agent is compiled in this crate and not in the one that awaits it.
+/// Boxed, so that the agent is compiled in this crate and not in its caller's.
 pub fn serve(
     config: AgentConfig,
     shutdown: CancellationToken,
@@ -83,7 +83,7 @@ async fn open(config: AgentConfig, shutdown: CancellationToken) -> anyhow::Resul
     let slots = SlotPool::open(net).context("preparing the network")?;
     let cgroups = Cgroups::open(config.host.as_str()).context("preparing control groups")?;
     let cgroups = cgroups.with_cpu_percent(config.cpu_percent);
-    // Processes begin in the agent's group, so that a successor finds them whatever happens.
+    // Processes begin in the agent's group, so that a successor always finds them.
     let own = cgroups.create_own(OWN_GROUP);
     let own = own.and_then(|group| group.add(std::process::id()));
     own.context("entering the agent's control group")?;
@@ -126,7 +126,8 @@ async fn listen(host: &Arc<Host>, shutdown: CancellationToken) -> anyhow::Result
             if let Some(parent) = path.parent() {
                 std::fs::create_dir_all(parent).with_context(|| format!("making {}", parent.display()))?;
             }
-            // A predecessor's socket: it is gone, or it would still hold the network slots' claim.
+            // A predecessor's socket. The predecessor has ended: otherwise it would still hold the
+            // claim on the network slots.
             let _ = std::fs::remove_file(path);
             let listener = tokio::net::UnixListener::bind(path)
                 .with_context(|| format!("listening on {}", path.display()))?;

@@ -39,9 +39,9 @@ pub(crate) struct Manifest {
     pub shape: Shape,
     /// Equal to the engine's own, or the snapshot is refused.
     pub compatibility_key: String,
-    /// Kernel and guest program in its memory, and the engine that wrote it. Other versions are no
-    /// reason to refuse the snapshot unless the operator says so ([`crate::outdated`]): its machines
-    /// continue with its kernel, whatever the host boots by now.
+    /// Kernel and guest program in its memory, and the engine that wrote it. A snapshot of other
+    /// versions is refused only by the operator's policy ([`crate::outdated`]): its machines
+    /// continue with its own kernel, not with the one that the host boots now.
     #[serde(flatten)]
     pub components: Components,
     /// Sandbox it shows; `None` for a template.
@@ -65,8 +65,8 @@ pub(crate) struct Manifest {
     /// snapshot has copies beside its disk.
     #[serde(default)]
     pub volumes: Vec<VolumeSpec>,
-    /// Addresses that its programs resolved under a policy by name, each with its end. A machine
-    /// restored early enough may keep using those that its own policy allows.
+    /// Addresses that its programs resolved under a policy by name, each with its expiry. A machine
+    /// restored before then may keep using those that its own policy allows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resolved: Vec<Resolved>,
 }
@@ -215,7 +215,7 @@ fn link_files(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Seals what a complete snapshot directory holds: its own files, and images of volumes where it has them.
+/// Seals the files of a complete snapshot directory: its own, and images of volumes if it has any.
 pub(crate) fn seal(dir: &Path, volumes: usize) -> Result<Seals> {
     let images = (0..volumes).map(names::volume).filter(|name| dir.join(name).exists());
     let all: Vec<String> = FILES.into_iter().map(str::to_owned).chain(images).collect();
@@ -231,9 +231,9 @@ pub(crate) async fn verify(dir: &Path, manifest: &Manifest, stop: &CancellationT
     blocking(move || integrity::verify(&dir, &stop)).await
 }
 
-/// Starts to compute the checksums of what was sealed in a directory behind the caller's back; of disks
-/// only after `images_after`, because they are large and most sleeps are short. A directory that disappears
-/// meanwhile is fine.
+/// Computes checksums of the sealed files of a directory in the background; of disks only after
+/// `images_after`, because they are large and most sleeps are short. The directory may disappear
+/// before that.
 pub(crate) fn checksum_in_background(
     host: &Arc<HostResources>,
     dir: PathBuf,
@@ -271,7 +271,7 @@ async fn write_checksums(host: &HostResources, dir: &Path, seals: Seals) {
     }
 }
 
-/// Sums the contents of named snapshots and sleepers that an earlier agent did not come to.
+/// Computes missing checksums of snapshots and sleeping sandboxes, left by an earlier agent.
 pub(crate) fn sum_the_rest(host: &Arc<HostResources>) {
     for (dir, seals) in unsummed(entries(&host.layout.snapshots())) {
         checksum_in_background(host, dir, seals, Duration::ZERO);

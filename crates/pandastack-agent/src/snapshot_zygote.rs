@@ -6,11 +6,10 @@
 //!
 //! They differ from the zygotes of templates ([`crate::zygote`]) because a snapshot holds a
 //! tenant's kernel and programs:
-//! - The zygote is locked in as any sandbox of its lineage, under the lineage's user; it keeps no
+//! - The zygote is confined like any sandbox of its lineage, under the lineage's user; it keeps no
 //!   privilege, and reaches no network.
-//! - User processes stay frozen in it, so that every child begins at the snapshot's instant. The
-//!   guest's kernel and its PandaStack program are what warms up, and they are what a create waits
-//!   for.
+//! - User processes stay frozen in it, so that every child begins at the snapshot's instant. Only
+//!   the guest's kernel and its PandaStack program warm up, and a create waits for these.
 //!
 //! Invariants: a zygote never outlives its snapshot, and is used only while the snapshot's files
 //! pass their checks. It is optional: a host that runs short of memory ends it before it refuses a

@@ -8,7 +8,7 @@ use pandastack_types::chain;
 
 use crate::host_resources::HostResources;
 
-/// Pause between two looks at the free space, of which nothing tells.
+/// Interval between checks of the free space; no event reports a change.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// Watches a machine that writes durable disks for as long as it lives.

@@ -1,4 +1,4 @@
-//! Templates on this host: which are baked, and how to bake one.
+//! Templates on this host: tracks which are baked, and bakes them.
 //!
 //! ```text
 //!  unbaked --first create, or bake call--> baking --ok--> ready
@@ -6,14 +6,13 @@
 //!     +----------- next create --- failed <---+
 //! ```
 //!
-//! A bake is single flight: everyone who asks meanwhile waits for the same one. A template is known
-//! by the key of everything that goes into it (image, kernel, guest program, engine, shape), so a
-//! changed recipe or a new version of the platform bakes afresh and an unchanged one is found
-//! again.
+//! A bake is single flight: concurrent requests wait for the same one. A template is known by the
+//! key of everything that goes into it (image, kernel, guest program, engine, shape), so a changed
+//! recipe or a new version of the platform bakes afresh and an unchanged one is found again.
 //!
 //! A create may ask for another size than the template's own. Memory cannot be added to a machine
-//! that was saved, so each size is a bake of its own ([`Variant`]), made at its first use, and the
-//! least recently used sizes are given up.
+//! that was saved, so each size is a separate bake ([`Variant`]), made on first use; the least
+//! recently used sizes are evicted.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -139,8 +138,8 @@ impl Templates {
         (build, outcome)
     }
 
-    /// Removes baked sizes of a template beyond the most recently used ones. Machines made of them keep
-    /// what they need by hard link.
+    /// Removes baked sizes of a template beyond the most recently used ones. Machines made from
+    /// them keep the files that they need by hard link.
     async fn give_up_sizes(&self, recipe: &Recipe) {
         let prefix = sizes_prefix(recipe);
         let dirs = std::fs::read_dir(self.host.layout.templates("")).into_iter().flatten().flatten();
@@ -188,11 +187,11 @@ struct Size {
     /// Time of the last use; `None` for a size that a predecessor baked and that was not used
     /// since.
     used: Option<Instant>,
-    /// Not being baked.
+    /// Whether no bake is in progress.
     settled: bool,
 }
 
-/// Sizes to give up so that `max` are left: those not used for longest.
+/// The least recently used sizes, to evict so that `max` are left.
 fn beyond(mut sizes: Vec<Size>, max: usize) -> Vec<String> {
     sizes.sort_by_key(|size| std::cmp::Reverse(size.used));
     sizes.into_iter().skip(max).filter(|size| size.settled).map(|size| size.name).collect()

@@ -133,8 +133,8 @@ pub(crate) fn parse_position(text: &str) -> Result<WatchPosition> {
     parsed.ok_or_else(|| AgentError::BadRequest("Last-Event-ID must be the id of a change".to_owned()))
 }
 
-/// Starts or resumes a watch and follows it: `watching`, then `change` events, or `error`. Ends when the path is gone
-/// or the agent stops; its client then comes back with the last id.
+/// Starts or resumes a watch and follows it: `watching`, then `change` events, or `error`. Ends
+/// when the path is gone or the agent stops; the client then reconnects with the last id.
 pub(crate) async fn watch(
     lease: GuestLease,
     path: &str,

@@ -12,7 +12,7 @@ use crate::error::{AgentError, Result};
 use crate::layout::Layout;
 use crate::snapshot::Snapshot;
 
-/// A template in a size: its own, or one that a create asked for.
+/// A template in a size: its own, or one that a create requested.
 #[derive(Clone, Copy)]
 pub(crate) struct Variant {
     pub recipe: &'static Recipe,
@@ -57,7 +57,7 @@ pub(crate) struct BakedTemplate {
     pub template: String,
     /// [`Variant::name`].
     pub name: String,
-    /// Hash of everything that went into it.
+    /// Hash of everything that the bake depends on.
     pub key: String,
     pub snapshot: Snapshot,
     /// Commands that users tend to run first; a zygote runs them ahead of time.
@@ -65,7 +65,7 @@ pub(crate) struct BakedTemplate {
 }
 
 impl BakedTemplate {
-    /// Stands in for a sandbox while a zygote is warmed.
+    /// Spec for a zygote during warming, in place of a sandbox's.
     pub(crate) fn warm_spec(&self) -> SandboxSpec {
         let env = BTreeMap::new();
         let id = SandboxId::random();

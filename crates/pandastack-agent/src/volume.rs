@@ -1,19 +1,22 @@
 //! The volumes of a host: images in the store, access to them, and their size limits.
 //!
 //! Invariants:
-//! - **One writer.** A machine's process holds a lock on the image for as long as it has it open: exclusive to write,
-//!   shared to read. The lock is of the open file, which the process inherits; it lasts until that process is gone,
-//!   whatever becomes of this agent, and no record has to be believed.
-//! - **Generations only rise.** Control raises a volume's generation with every new writer. The highest one that opened
-//!   the image is written down before the machine gets it; an older one is refused. So a sleeping sandbox whose volume
-//!   another machine wrote meanwhile does not wake: its memory holds a file system that is no longer there.
-//! - **Nothing on the way to a machine formats.** A new volume is a clone of an empty file system of its size, made once.
+//! - **One writer.** A machine's process holds a lock on the image for as long as it has it open:
+//!   exclusive to write, shared to read. The lock is of the open file, which the process inherits;
+//!   it lasts until that process is gone, even if this agent ends first, and does not depend on a
+//!   record.
+//! - **Generations only rise.** Control raises a volume's generation with every new writer. The
+//!   highest generation that opened the image is recorded before the machine gets it; an older one
+//!   is refused. So a sleeping sandbox whose volume was written by another machine does not wake:
+//!   its memory holds an outdated file system.
+//! - **Attaching never formats.** A new volume is a clone of an empty file system of its size, made
+//!   once.
 //! - A reader sees everything that was synced: the journal that a killed machine left is replayed
 //!   first.
 //! - A volume's metadata is durable before it is reported.
 //!
-//! Left to others: names, tenants and leases (control), mounting (the guest), stopping a writer for a copy
-//! ([`crate::sandbox`]).
+//! Out of scope: names, tenants and leases (control), mounting (the guest), stopping a writer for a
+//! copy ([`crate::sandbox`]).
 
 mod replay;
 
@@ -36,7 +39,7 @@ use crate::host_resources::HostResources;
 use crate::layout::{Layout, volume as names};
 use crate::record::{read_json, write_json, write_json_durably};
 
-/// Ratio by which the free space of a host may be promised to its volumes. Images take space as
+/// Factor by which a host's free space may be overcommitted to its volumes. Images take space as
 /// they are written, and few are ever full. Beyond it: 507.
 pub(crate) const OVERCOMMIT: u64 = 4;
 
@@ -62,7 +65,7 @@ pub(crate) async fn create(host: &HostResources, request: AgentVolumeCreate) -> 
         let image = match &from {
             Some(from) => {
                 let image = image(&layout, from)?;
-                // Held while the image is copied, so that no machine begins to write it meanwhile.
+                // Held while the image is copied, so that no machine starts writing it.
                 let _turn = replay::ReplayGuard::take(from);
                 let lock = open_locked(&image, true, from)?;
                 return make(&store, &layout, &id, size_bytes, &image).inspect(|_| drop(lock));
@@ -80,7 +83,8 @@ pub(crate) async fn create(host: &HostResources, request: AgentVolumeCreate) -> 
     made
 }
 
-/// Creates a volume that is a copy of `image`, which does not change meanwhile, and at least as large.
+/// Creates a volume as a copy of `image`, and at least as large. The caller ensures that `image`
+/// does not change.
 pub(crate) fn make(
     store: &Store,
     layout: &Layout,
@@ -161,9 +165,9 @@ pub(crate) fn image(layout: &Layout, id: &VolumeId) -> Result<PathBuf> {
 /// An image that a copy of a machine gets its own copy of, and the volume it is of.
 pub(crate) type Original = (VolumeId, PathBuf);
 
-/// Creates the volumes of a copy of a machine: clones of the `originals` at the same places, which do not
-/// change meanwhile. A volume that the copy shares with its original, to read it or because it is the same
-/// sandbox, stays as it is.
+/// Creates the volumes for a copy of a machine: clones of the `originals` at the same places. The
+/// caller ensures that the originals do not change. A volume that the copy shares with its
+/// original, read-only or because it is the same sandbox, is not cloned.
 pub(crate) async fn derive(
     host: &HostResources,
     originals: Vec<Original>,
@@ -276,7 +280,7 @@ pub(crate) async fn grow(host: &HostResources, id: VolumeId, bytes: u64) -> Resu
     .await
 }
 
-/// Refuses a size that is not larger, or that does not fit.
+/// Refuses a size that is not larger than the current one, or that does not fit.
 pub(crate) fn check_growth(store: &Store, layout: &Layout, id: &VolumeId, bytes: u64) -> Result<AgentVolume> {
     let now = describe(layout, id)?;
     if bytes < now.size_bytes {

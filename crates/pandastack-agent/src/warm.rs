@@ -14,8 +14,8 @@ pub(crate) const WARM_TAG: &str = "pandastack.warm";
 /// Longest time for one warm-up command.
 const WARM_COMMAND_MAX: Duration = Duration::from_secs(120);
 
-/// Runs what users run first, so that its pages and translated code are there already. A command
-/// that fails is reported, not fatal: the template is as usable as before.
+/// Runs typical first commands, so that their pages and translated code are warm. A failed command
+/// is reported, not fatal: the template is as usable as before.
 pub(crate) async fn warm(guest: &GuestClient, commands: &[String]) -> Result<()> {
     for command in commands {
         let mut spec = ProcessSpec::shell(command.clone());

@@ -123,7 +123,7 @@ pub(crate) async fn adopt(
     Ok(Zygote::new(machine, resources, None, record.key, record.volumes))
 }
 
-/// Releases the slot of a zygote that no longer exists, which was kept for it.
+/// Releases the slot that was kept for a zygote that no longer exists.
 pub(crate) async fn release_lost(host: &HostResources, name: &str, dir: &Path, slots: &HashSet<u32>) {
     if let Ok(record) = read_json::<ZygoteRecord>(&dir.join(RECORD)) {
         let (machine_dir, sockets) = (dir.join("machine"), record.machine.runtime_dir);
@@ -132,7 +132,7 @@ pub(crate) async fn release_lost(host: &HostResources, name: &str, dir: &Path, s
     }
 }
 
-/// Ends a zygote once no fork from it is in progress. No one can have begun meanwhile: it is no
+/// Ends a zygote once no fork from it is in progress. No new fork can start: the zygote is no
 /// longer listed.
 pub(crate) async fn end(host: &HostResources, name: &str, zygote: Arc<Zygote>) {
     let _alone = zygote.users.write().await;
@@ -195,9 +195,8 @@ impl StartedZygote {
         Ok(GuestClient::connect(stream, GUEST_ANSWER_MAX).await?)
     }
 
-    /// Goes through what a machine goes through when it begins: frozen, stopped, on with a new
-    /// connection and a new identity. Code that only this runs is translated here, once, instead of
-    /// in every child.
+    /// Rehearses a machine's start: freezes, stops, and continues with a new connection and a new
+    /// identity. Code that only this path runs is translated here once, instead of in every child.
     pub(crate) async fn rehearse(&self, guest: GuestClient, identity: Identity) -> Result<GuestClient> {
         guest.quiesce(true).await?;
         self.machine.pause().await?;
@@ -256,9 +255,9 @@ impl StartedZygote {
     }
 }
 
-/// Writes the warmed memory to the file that children are based on. Warming made pages that are private in
-/// the zygote and in every child, though no child wrote them; over this file a child's snapshot consists of
-/// what the child itself changed.
+/// Writes the warmed memory to the file that children are based on. Warming created pages that are
+/// private in the zygote and in every child, though no child wrote them; relative to this file, a
+/// child's snapshot contains only the child's own changes.
 async fn save_below(host: &HostResources, resources: &MachineResources, machine: &dyn Machine) -> Result<()> {
     let (store, base) = (host.store.clone(), resources.memory());
     let (memory, state) = (resources.dir.join("memory.warm"), resources.dir.join("state.warm"));

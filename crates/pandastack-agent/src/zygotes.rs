@@ -1,9 +1,8 @@
-//! The zygotes of a host: stored by name, handed out, limited, removed, and adopted from a previous
-//! agent.
+//! The zygotes of a host: stores them by name, hands them out, limits and removes them, and adopts
+//! them from a previous agent.
 //!
-//! One stopped machine per template, and of snapshots that are used often
-//! ([`crate::snapshot_zygote`]). While there is none, creates restore the snapshot and a zygote is
-//! made in the background.
+//! One stopped machine per template and per frequently used snapshot ([`crate::snapshot_zygote`]).
+//! While there is none, creates restore the snapshot and a zygote is made in the background.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
@@ -218,21 +217,21 @@ impl Zygotes {
         next
     }
 
-    /// Ends the zygote of that name. One that is being made is not there yet.
+    /// Ends the zygote of that name. A zygote still being made is not affected.
     pub(crate) async fn remove(&self, name: &str) {
         let found = match self.lock().get_mut(name) {
             Some(state @ State::Ready(_)) => std::mem::replace(state, State::Ending),
             _ => return,
         };
-        // Also when this is given up half way.
+        // Also if this future is dropped early.
         let _unlist = UnlistOnDrop { zygotes: self, name };
         if let State::Ready(zygote) = found {
             zygote::end(&self.host, name, zygote).await;
         }
     }
 
-    /// Takes over the zygotes of the agent's predecessor. The ones that cannot be are removed.
-    /// `slots`: which of theirs are there and no sandbox's.
+    /// Takes over the zygotes of the agent's predecessor. Zygotes that cannot be adopted are
+    /// removed. `slots`: their slots that exist and belong to no sandbox.
     pub(crate) async fn adopt(&self, slots: &HashSet<u32>) {
         let host = &self.host;
         for entry in std::fs::read_dir(host.layout.zygotes()).into_iter().flatten().flatten() {

@@ -49,7 +49,7 @@ struct RunningDeployment {
     stop: CancellationToken,
     /// Why it was stopped; the first reason counts.
     reason: Option<Stop>,
-    /// Whether the version is about to serve, so that it is too late to stop it.
+    /// Whether the version is about to serve; it is then too late to stop it.
     switching: bool,
 }
 
@@ -189,7 +189,7 @@ impl Activity {
         stop
     }
 
-    /// Records which deployments wait for a turn. Returns those that did not before.
+    /// Records the deployments that wait for their turn. Returns the newly waiting ones.
     pub(crate) fn note_waiting(&self, waiting: &[DeploymentRecord]) -> Vec<DeploymentId> {
         let now: HashSet<_> = waiting.iter().map(|one| one.id.clone()).collect();
         let before = std::mem::replace(&mut self.shared().waiting, now.clone());

@@ -5,13 +5,13 @@ use pandastack_sandboxes::output::Exit;
 use pandastack_types::Error;
 use pandastack_types::limits::BUILD_SECONDS_MAX;
 
-/// Why there is no artifact.
+/// Reason why a build produced no artifact.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BuildError {
     /// A step ended badly.
     #[error("{0}")]
     Step(String),
-    /// The source is no app that is known.
+    /// No known kind of app was detected in the source.
     #[error(transparent)]
     Undetected(#[from] Undetected),
     /// The platform failed.

@@ -89,7 +89,7 @@ pub(crate) fn apply(spec: &mut AppSpec, settings: AppSettings) -> Result<()> {
     if git::place(spec) != place {
         spec.github_repo_id = None;
     }
-    // What another host showed says nothing of this one; and an empty text means that it may show a new key.
+    // Recorded keys belong to one host; an explicit value, even an empty one, discards them.
     if git::ssh_host(spec) != host || settings.git_known_hosts.is_some() {
         spec.git_known_hosts_seen = None;
     }
@@ -259,7 +259,7 @@ pub(crate) fn put_variable(env: &mut BTreeMap<String, EnvEntry>, key: &str, entr
     env_room(env)
 }
 
-/// Refuses more variables than a machine has room for, beside those that the platform adds.
+/// Refuses variables that, together with the platform's own, do not fit into a machine.
 pub(crate) fn env_room(env: &BTreeMap<String, EnvEntry>) -> Result<()> {
     if env.len() > ENV_VARIABLES_MAX {
         return refuse(format!(

@@ -2,11 +2,12 @@
 //! comes from.
 //!
 //! The record of a machine's app decides which databases the machine may reach. It is read at every
-//! connection, and again whenever an app changes: nothing has to be kept in step with sleep, forks
-//! and restarts, and a detached database is out of reach at once.
+//! connection, and again whenever an app changes: no state has to follow sleep, forks and restarts,
+//! and a detached database is unreachable at once.
 //!
-//! Must hold: only machines that serve reach a database, or also those that build where that was asked for; one that belongs to no app
-//! reaches none. From there on a session is like any other: it waits at the gate while its database wakes.
+//! Must hold: only serving machines reach a database, and build machines if the app's setting
+//! allows it; a machine without an app reaches none. After this check a session is like any other:
+//! it waits at the gate while its database wakes.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -63,7 +64,7 @@ impl MachineDatabases {
             Err(StoreError::NotFound { .. }) => return Ok(Vec::new()),
             Err(error) => return Err(error.into()),
         };
-        // Machines that build have a lifetime; those that serve have none.
+        // Build machines have a lifetime; serving machines have none.
         let seen = app.spec.seen_databases().filter(|(_, one)| one.build || machine.spec.persistent);
         Ok(seen.map(|(_, one)| one.database.clone()).collect())
     }

@@ -42,7 +42,7 @@ pub async fn attach(
     check::env_name(&env)?;
     let scope = wanted.scope.unwrap_or(EnvScope::Production);
     let attached = AttachedDatabase { database: database.clone(), scope, build: wanted.build };
-    // The mark keeps the database from being deleted meanwhile.
+    // The mark prevents deletion of the database during this change.
     let _marked = apps.databases.mark(&database)?;
     apps.databases.check(&caller.workspace, &database).await?;
     put(&mut record.spec.clone(), &env, &attached)?;

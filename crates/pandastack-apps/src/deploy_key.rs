@@ -61,7 +61,8 @@ pub(crate) fn derived(link: &LinkKey, app: &AppId) -> Option<String> {
 /// A key pair as OpenSSH writes it.
 fn write(seed: &[u8], public: &[u8]) -> String {
     let blob = [string(ED25519), string(public)].concat();
-    // The two checks tell a wrong passphrase; here there is none.
+    // The first 8 bytes hold two equal check values that detect a wrong passphrase; this key has no
+    // passphrase.
     let mut private =
         [&[0; 8][..], &blob, &string(&[seed, public].concat()), &string(b"pandastack")].concat();
     private.extend((1..).take(private.len().next_multiple_of(BLOCK_BYTES) - private.len()));

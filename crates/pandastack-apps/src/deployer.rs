@@ -3,11 +3,11 @@
 //! A live version that lost a machine (its host was restarted, say), or should have more or fewer, is reconciled by a deployment of its
 //! own ([`reconcile`]).
 //!
-//! Builds take turns among themselves: a rollback, a restart and a recovery wait for no build.
+//! Builds have their own limit: a rollback, a restart and a recovery do not wait for builds.
 //!
-//! Takes no input: whatever is queued when it looks is handled, so a missed or repeated wake-up
-//! does no harm. Deployments in progress that no task works on, left by another process or by a
-//! failure of this one, are queued again; one that was started [`ATTEMPTS_MAX`] times fails.
+//! Takes no input: each pass handles everything queued, so a missed or repeated wake-up does no
+//! harm. Deployments in progress that no task works on, left by another process or by a failure of
+//! this one, are queued again; one that was started [`ATTEMPTS_MAX`] times fails.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -108,8 +108,8 @@ async fn prune_all(apps: &Arc<Apps>) -> Result<()> {
     Ok(())
 }
 
-/// Deletes what a deployment left because its app was given a source at its end, and that did not become a deployment which would.
-/// Here alone deployments begin, so none does meanwhile.
+/// Deletes unused machines whose deletion was deferred because the app was receiving a source at
+/// the time. Only this task starts deployments, so none starts during the deletion.
 async fn prune_deferred(apps: &Arc<Apps>) {
     for id in apps.activity.take_unpruned() {
         if let Err(error) = prune::app(apps, &id).await {

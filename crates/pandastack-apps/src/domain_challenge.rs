@@ -30,7 +30,7 @@ const LOOKUP_TRIES: usize = 2;
 /// Looks up ownership records.
 pub struct Challenges(TokioResolver);
 
-/// Why a domain is not proven.
+/// Reason why a domain is not verified.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ChallengeError {
     #[error("the TXT record `{0}` was not found")]
@@ -41,8 +41,8 @@ pub(crate) enum ChallengeError {
     Lookup(String, String),
 }
 
-/// The name and the value of the record that proves a domain. A rotation of the secret changes neither,
-/// because they are in somebody's DNS.
+/// The name and the value of the record that proves a domain. A rotation of the secret changes
+/// neither, because the user's DNS holds them.
 pub(crate) fn record(link: &LinkKey, workspace: &WorkspaceId, domain: &str) -> (String, String) {
     let digits = link.derive_lasting("domain challenge", &[workspace.as_str(), domain]);
     let digits = digits.get(..VALUE_DIGITS).unwrap_or_default();
@@ -96,7 +96,7 @@ mod tests {
 
     use super::*;
 
-    /// A DNS server that knows one TXT record, and answers whatever else with `NXDOMAIN`.
+    /// A DNS server with one TXT record; every other query gets `NXDOMAIN`.
     async fn server(name: &'static str, texts: Vec<String>) -> SocketAddr {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let address = socket.local_addr().unwrap();

@@ -107,7 +107,7 @@ async fn change_env(
 
 /// Answer to setting a variable, which is among these now.
 pub(crate) fn was_set(env: &BTreeMap<String, EnvEntry>, key: String) -> Result<Json<AppEnvSet>> {
-    // Another request may have removed it meanwhile.
+    // A concurrent request may have removed it.
     let entry = env.get(&key).ok_or_else(|| Error::not_found("variable", &key))?;
     let EnvEntry { secret, scope, stage, .. } = *entry;
     let note = Some(note(&key, stage));

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::check::is_env_name;
 use crate::dotenv::parse;
 
-/// A `.env` file. Its variables come back from the file that they are written to.
+/// Round-trips a `.env` file: its variables, written out, parse to the same variables.
 pub fn dotenv(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let Ok(pairs) = parse(text) else { return };

@@ -178,7 +178,7 @@ impl Repository {
     pub(crate) fn web(&self) -> Option<Url> {
         match self {
             Self::Web(url) => Some(url.clone()),
-            // The port is that of ssh.
+            // The port is the SSH port.
             Self::Ssh { host, path, .. } => {
                 Url::parse(&format!("https://{}/{path}", host.split(':').next()?)).ok()
             }
@@ -296,7 +296,8 @@ pub(crate) fn variables(apps: &Apps, app: &AppRecord) -> Result<BTreeMap<String,
     Ok(env)
 }
 
-/// Keys that an app's host must show: those that were said, else those of the first time.
+/// Host keys that an app's repository host must present: the configured ones, else those recorded
+/// on the first connection.
 fn known_hosts(spec: &AppSpec) -> Option<&str> {
     spec.git_known_hosts.as_deref().or(spec.git_known_hosts_seen.as_deref())
 }
@@ -313,7 +314,7 @@ pub(crate) async fn pin_host(apps: &Arc<Apps>, app: &AppRecord, machine: &Machin
     }
     let owner = app.preview_of.as_ref().unwrap_or(&app.id);
     change(apps, owner, |record| {
-        // The app may have got another repository meanwhile.
+        // The app's repository may have changed in the meantime.
         if ssh_host(&record.spec) == ssh_host(&app.spec) {
             record.spec.git_known_hosts_seen = Some(shown.clone());
         }

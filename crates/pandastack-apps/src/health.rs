@@ -12,7 +12,7 @@ use crate::state::Apps;
 /// Timeout of one answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
-/// Sends one health check; returns the status, or why there is none.
+/// Sends one health check; returns the status, or the reason for a missing response.
 pub(crate) async fn check(
     apps: &Apps,
     machine: &SandboxId,
@@ -40,7 +40,8 @@ async fn get(
         .header(header::CONNECTION, "close")
         .body(Body::empty())
         .map_err(|error| error.to_string())?;
-    // A connection may end in the same moment in which it brought the answer; that it brought none is for the sender to say.
+    // The connection may end at the moment the response arrives, so only `send_request` reports a
+    // missing response.
     let driven = async {
         let _ = connection.await;
         std::future::pending::<()>().await

@@ -7,11 +7,10 @@
 //! | GitLab | `X-Gitlab-Token`: the secret itself | `X-Gitlab-Event` | `X-Gitlab-Event-UUID` |
 //!
 //! Must hold: nothing of a body counts before its proof does, and proofs are compared in constant
-//! time; an app without a secret has no webhook; a delivery that comes twice begins one deployment,
-//! and one that failed here, or was cut off by a crash, may come again: it is noted after it was
-//! carried out, and its deployment names it. Work that a delivery starts is finished even if the
-//! Git host disconnects. The answer waits for nothing but the removal of a preview that is opened
-//! again.
+//! time; an app without a secret has no webhook; a repeated delivery starts one deployment; a
+//! delivery that failed here, or was cut off by a crash, may be repeated: it is recorded after it
+//! was processed, and its deployment names it. Work that a delivery starts is finished even if the
+//! Git host disconnects. The response waits only for the removal of a preview that is reopened.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -60,7 +59,7 @@ struct Push {
     before: String,
     after: String,
     deleted: bool,
-    /// GitHub alone says so.
+    /// Only GitHub sends this field.
     forced: Option<bool>,
     head_commit: Option<Commit>,
     commits: Vec<Commit>,

@@ -1,4 +1,4 @@
-//! Machines of apps: those that build and those that serve.
+//! Build machines and serving machines of apps.
 
 use std::collections::BTreeMap;
 

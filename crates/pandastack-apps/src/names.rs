@@ -11,7 +11,7 @@ use pandastack_store::apps::record::AppRecord;
 use pandastack_store::workspaces::WorkspaceStore;
 use pandastack_types::domains::Domains;
 
-/// Route of a host name; `None` when it is no app's.
+/// Route of a host name; `None` if it belongs to no app.
 pub async fn find(
     store: &dyn AppStore,
     workspaces: &dyn WorkspaceStore,

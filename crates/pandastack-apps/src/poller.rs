@@ -1,7 +1,7 @@
 //! Polls repositories without webhooks every `poll_seconds` and deploys new commits.
 //!
 //! `git ls-remote` runs in a machine created for it, as fetching does, so that a hostile host's
-//! answer can hurt nothing else, and so that polling reaches what building would.
+//! response can harm nothing else, and so that polling reaches the same hosts as a build.
 //!
 //! Must hold: a commit is deployed once, however it is reported ([`is_known`] is checked in the
 //! transaction that adds a deployment); a commit whose deployment failed, or that a rollback left,
@@ -128,7 +128,7 @@ fn last_address(all: &[DeploymentRecord]) -> Option<String> {
 }
 
 /// Returns whether an app's deployments, newest first, make one of `commit` redundant. A deployment
-/// whose commit is not known yet may be of it; the next poll will tell.
+/// whose commit is not known yet may be of the same commit; the next poll decides.
 fn is_known(all: &[DeploymentRecord], commit: &str) -> bool {
     newest_from_repository(all).is_some_and(|newest| match newest.spec.git_commit.as_deref() {
         Some(known) => known == commit,
@@ -149,7 +149,8 @@ fn newest_from_repository(all: &[DeploymentRecord]) -> Option<&DeploymentRecord>
 
 /// The commit of an app's branch.
 async fn head_of(apps: &Arc<Apps>, app: &AppRecord) -> Result<String> {
-    // A deployment that ends meanwhile may take the machine for one that nobody needs; then the next look finds out.
+    // A deployment that ends during this may delete the machine as unused; then the next poll
+    // retries.
     let mut env = git::variables(apps, app).map_err(Error::bad_request)?;
     env.insert("GIT_BRANCH".to_owned(), app.spec.branch().to_owned());
     let machine = machine::create(apps.machines.as_ref(), app, None, Purpose::Build).await?;

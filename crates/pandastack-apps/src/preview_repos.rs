@@ -48,7 +48,8 @@ impl<S: Send + Sync> FromRequestParts<S> for RepoPath {
         let params = RawPathParams::from_request_parts(parts, state).await.map_err(unknown)?;
         let mut values = params.iter().map(|(_, value)| value.to_owned());
         let (id, second) = (values.next().unwrap_or_default(), values.next().unwrap_or_default());
-        // Not a 404: whoever sends a name instead of the number should read so.
+        // Not a 404: a client that sends a name instead of the number gets an error that names the
+        // problem.
         let id = id.parse::<GithubRepoId>().map_err(|error| Error::bad_request(error.to_string()))?;
         Ok(Self { id, second })
     }
@@ -142,7 +143,7 @@ async fn turn_off(apps: &Apps, workspace: &WorkspaceId, id: GithubRepoId) -> Res
     Ok(())
 }
 
-/// Changes the settings of an app, unless it was deleted meanwhile.
+/// Changes the settings of an app, unless it has been deleted.
 async fn change_there(apps: &Apps, one: &AppRecord, mut settle: impl FnMut(&mut AppSpec)) -> Result<()> {
     match change(apps, &one.id, |record| settle(&mut record.spec)).await {
         Err(error) if error.code != ErrorCode::NotFound => Err(error),
@@ -204,8 +205,9 @@ struct RepositoryIdentity {
     full_name: Option<String>,
 }
 
-/// The repository that a delivery tells an app to be of, if that is news. One hook may be told of by many repositories, as those of
-/// organizations are: once an id is known, only a repository that has the app's name may tell another.
+/// Repository id from a delivery, if it is new for the app. Many repositories may share one
+/// webhook, such as an organization's: once an id is known, only a repository with the app's full
+/// name may change it.
 fn repo_id_from(app: &AppSpec, payload: &[u8]) -> Option<GithubRepoId> {
     app.git_url.as_ref()?;
     let RepositoryIdentity { id, full_name } =
@@ -215,7 +217,7 @@ fn repo_id_from(app: &AppSpec, payload: &[u8]) -> Option<GithubRepoId> {
     (app.github_repo_id.is_none() || is_named && app.github_repo_id != Some(id)).then_some(id)
 }
 
-/// Records which repository a delivery of GitHub comes from, if it says so and that is news. Only for
+/// Records the repository id of a GitHub delivery, if the delivery has a new one. Only for
 /// deliveries with a valid proof.
 pub(crate) async fn note(apps: &Apps, record: AppRecord, payload: &[u8]) -> Result<AppRecord> {
     let Some(id) = repo_id_from(&record.spec, payload) else { return Ok(record) };

@@ -1,18 +1,20 @@
 //! Previews: deployments of pull requests, each at its own address.
 //!
-//! A preview is an app whose record names the one that it belongs to. So it is built, served, put to sleep, recovered and
-//! deleted by what does that for apps, in machines of its own. Its settings are those of its app at the time they are
-//! needed ([`crate::preview_settings`]), over the variables of its repository ([`crate::preview_repos`]); only what it is a preview of is its own.
+//! A preview is an app whose record names the one that it belongs to. So the code for apps builds,
+//! serves, recovers and deletes it and puts it to sleep, in separate machines. Its settings are its
+//! app's current ones ([`crate::preview_settings`]), over the variables of its repository
+//! ([`crate::preview_repos`]); only the pull request is its own.
 //!
 //! ```text
 //!   opened, new commits --> its record is made or changed --> a deployment, queued
 //!   closed --> its record is marked --> machines, then rows deleted (crate::removal)
 //! ```
 //!
-//! Must hold: a preview of a fork never sees a secret, be it a variable, the repository's token, or what a machine that
-//! had them keeps; no preview begins from what its app installed, since production's variables were there; a delivery
-//! that comes late brings nothing back that was closed after it, and ends nothing that was opened again after it; one that is
-//! opened again while it is removed comes back once it is gone.
+//! Must hold: a preview of a fork never sees a secret, whether a variable, the repository's token,
+//! or data on a machine that had them; no preview starts from its app's installed dependencies,
+//! since that machine had production's variables; a late delivery neither reopens a preview that
+//! was closed after it, nor closes one that was reopened after it; a preview that is reopened
+//! during its removal is created again after it.
 
 use std::sync::Arc;
 

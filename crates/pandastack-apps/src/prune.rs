@@ -47,8 +47,9 @@ pub(crate) fn needed(app: &AppRecord, deployments: &[DeploymentRecord]) -> Neede
             DeploymentStatus::Live | DeploymentStatus::Superseded | DeploymentStatus::RolledBack => {}
             _ => continue,
         }
-        // A rollback has the machines of the version it returned to, and a version that was mended those that were good: these count
-        // once, and what only the older one had is not needed.
+        // A rollback shares machines with the version it returned to, and a reconciled version
+        // keeps the good machines: such versions count once, and machines of only the older one are
+        // not needed.
         let is_same = counted.iter().any(|newer| newer.shares_machines(one));
         if one.spec.machine.is_none() || (!is_same && counted.len() >= kept_max) {
             continue;
@@ -65,7 +66,8 @@ pub(crate) fn needed(app: &AppRecord, deployments: &[DeploymentRecord]) -> Neede
 
 /// Deletes what an app does not need; and the app itself when it is being deleted.
 pub(crate) async fn app(apps: &Arc<Apps>, id: &AppId) -> Result<()> {
-    // Machines first: one that is given a source is noted as such until its deployment is written, so it is known by one or the other.
+    // List machines first: a machine that receives a source is marked until its deployment is
+    // written, so either the mark or the deployment shows it.
     let machines = apps.machines.owned_by(&owner_of(id)).await?;
     let is_uploading = apps.activity.defer_pruning(id);
     let app = match apps.store.app(None, id.as_str()).await {

@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use crate::commit_status;
 
-/// Marks a commit message whose commit is not deployed.
+/// Markers in a commit message that skip the deployment.
 pub(crate) const SKIP: [&str; 4] = ["[skip ci]", "[ci skip]", "[skip deploy]", "[deploy skip]"];
 
 /// Characters of a title or branch that are kept.

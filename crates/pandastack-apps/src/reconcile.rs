@@ -85,7 +85,8 @@ pub(crate) async fn app(apps: &Arc<Apps>, app: &AppRecord, initiator: Initiator)
     if let Some(failed) = failed {
         return try_again(apps, failed, new).await;
     }
-    // A deployment requested meanwhile is newer than this, and its end triggers another check.
+    // A deployment requested in the meantime is newer than this one, and its end triggers another
+    // check.
     let came_between = |all: &[DeploymentRecord]| all.first().is_none_or(|first| first.id != newest.id);
     if apps.store.insert_deployment_unless(&new, &came_between).await? {
         apps.activity.notify();
@@ -93,8 +94,8 @@ pub(crate) async fn app(apps: &Arc<Apps>, app: &AppRecord, initiator: Initiator)
     Ok(())
 }
 
-/// Sets an idle timeout on machines that are kept for a rollback, unless they have it, and puts to sleep
-/// those that stay awake; all at once, without delaying the caller.
+/// Sets an idle timeout on machines kept for a rollback, unless they have one, and puts to sleep
+/// the machines that stay awake; all concurrently, without delaying the caller.
 async fn retire_left(apps: &Arc<Apps>, app: &AppRecord, all: &[DeploymentRecord]) {
     let mut due = Vec::new();
     for id in prune::needed(app, all).machines {
@@ -132,8 +133,8 @@ impl Drop for RetireGuard {
     }
 }
 
-/// Sets the idle timeout of one machine, and puts it to sleep if it is overdue and has no lease. Looks
-/// before each whether it is still not needed: meanwhile a rollback may return to it.
+/// Sets the idle timeout of one machine, and puts it to sleep if it is overdue and has no lease.
+/// Checks before each step that the machine is still unused: a rollback may have returned to it.
 async fn retire(apps: &Arc<Apps>, app: &AppId, id: &SandboxId) -> Result<()> {
     let Some((record, _)) = left_now(apps, app, id).await? else { return Ok(()) };
     let machine = machine::open(apps.machines.as_ref(), &record, id).await?;
@@ -197,8 +198,8 @@ fn next_try(failed: &DeploymentRecord) -> Timestamp {
     failed.updated_at.checked_add(pause).unwrap_or(Timestamp::MAX)
 }
 
-/// Queues a failed deployment again. A deployment that a user requested meanwhile is newer, and replaces
-/// it.
+/// Queues a failed deployment again. A deployment that a user has requested since is newer, and
+/// replaces it.
 async fn try_again(apps: &Arc<Apps>, failed: &DeploymentRecord, new: DeploymentRecord) -> Result<()> {
     let again = retry_of(failed, new);
     if apps.store.put_deployment(&again, DeploymentStatus::Failed).await? {

@@ -1,8 +1,8 @@
 //! Deleting an app: first it is marked, so that nothing finds it any more; then its machines and snapshots go, then its
 //! rows. Its previews go with it.
 //!
-//! Must hold: a marked app is removed, also if this process ends meanwhile: [`sweep`] finds it
-//! again, and previews whose app is gone.
+//! Must hold: a marked app is removed even if this process ends first: [`sweep`] finds it again,
+//! and previews whose app is gone.
 
 use std::collections::HashSet;
 use std::sync::Arc;

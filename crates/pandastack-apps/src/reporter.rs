@@ -22,7 +22,7 @@ use crate::commit_status::{self, Report, State};
 use crate::log;
 use crate::state::Apps;
 
-/// Times that one state of a deployment is tried to be told.
+/// Attempts to report one state of a deployment.
 const TRIES_MAX: u32 = 5;
 /// Delay before the second attempt; doubles with each.
 const RETRY_WAIT: Duration = Duration::from_secs(2);

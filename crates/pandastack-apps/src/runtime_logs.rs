@@ -208,7 +208,7 @@ impl Follower {
         }
     }
 
-    /// Switches to the process that serves now, if it is another; ends if there is none.
+    /// Switches to the currently serving process if it changed; ends if no process serves.
     async fn follow_live(&mut self, lines: &mut Vec<String>) {
         match self.changed().await {
             Ok(None) => self.ended = self.output.ended,

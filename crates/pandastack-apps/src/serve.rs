@@ -29,7 +29,7 @@ pub(crate) const SERVE_TAG: &str = "pandastack-app";
 const HEALTHY_ANSWERS: u32 = 2;
 /// Between two answers of a healthy version.
 const HEALTHY_EVERY: Duration = Duration::from_secs(1);
-/// Time for which the app may listen only on a wrong address before the log says so.
+/// Time for which the app may listen only on a wrong address before the log reports it.
 const WRONG_PORT_AFTER: Duration = Duration::from_secs(5);
 /// Time after which a wrong address fails the deployment: a server that listens somewhere has
 /// started.
@@ -77,7 +77,8 @@ impl Serving<'_> {
             ));
         };
         let env = match ready.first() {
-            // Machines of one version are alike, whatever was said since it was started.
+            // Machines of one version are alike, even if the app's settings have changed since it
+            // started.
             Some(kept) => kept.record.spec.env.clone(),
             None => {
                 start.port = self.app.spec.port;

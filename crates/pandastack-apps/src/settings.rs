@@ -77,8 +77,8 @@ pub(crate) fn revised(apps: &Apps, was: &AppSpec, wanted: UpdateApp) -> Result<A
     Ok(spec)
 }
 
-/// Sets variables. An existing variable keeps its scope and stage. A secret that comes back masked
-/// stays as it is, and one that was deleted since it was shown stays deleted.
+/// Sets variables. An existing variable keeps its scope and stage. A secret that is sent back
+/// masked is not changed, and one that was deleted since it was shown stays deleted.
 fn put_all(spec: &mut AppSpec, env: BTreeMap<String, String>) -> Result<()> {
     for (key, value) in env {
         let known = spec.env.get(&key);

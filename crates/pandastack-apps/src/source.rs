@@ -67,7 +67,8 @@ pub(crate) async fn fetch(
     let exit = machine.run(&step(script, env, "/", SOURCE_SECONDS_MAX), log).await?;
     if exit.exit_code != 0 || exit.timed_out {
         return Err(match (from_git, cause(&exit.last_lines)) {
-            // What git printed stays in the log: errors of such deployments are shown to the repository's host too.
+            // Git's output stays in the log: errors of these deployments are also sent to the
+            // repository's host.
             (true, _) => BuildError::step("fetching the source", &exit),
             (false, None) => BuildError::step("unpacking the source", &exit),
             (false, Some(cause)) => BuildError::step_because("unpacking the source", cause),
@@ -128,10 +129,11 @@ async fn earlier_commits(
     Ok((may_be_at(&all, deployment).join(" "), is_left(&all, deployment)))
 }
 
-/// Commits that the branch may be at if a push arrived late, by all deployments, newest first:
-/// those to which recorded pushes moved it more often than away from them. A host that still shows
-/// one which it left, such as where this push began, may only lag behind what it told; what was
-/// pushed is then fetched by its id, which works or fails and is not lost.
+/// Commits that the branch may be at if a push arrived late, given all deployments, newest first:
+/// commits that recorded pushes moved the branch to more often than away from. A host that still
+/// shows a commit that the branch has left, such as the start of this push, may lag behind its own
+/// deliveries; the pushed commit is then fetched by its id, so it is deployed or fails, and is not
+/// lost.
 fn may_be_at<'a>(all: &'a [DeploymentRecord], push: &DeploymentRecord) -> Vec<&'a str> {
     let moves = BranchMoves::of(all);
     let mut seen: BTreeSet<_> = push.spec.git_ref.as_deref().into_iter().collect();
@@ -156,7 +158,7 @@ struct BranchMoves<'a>(Vec<(Option<&'a str>, &'a str)>);
 impl<'a> BranchMoves<'a> {
     fn of(all: &'a [DeploymentRecord]) -> Self {
         let mut moves: Vec<_> = all.iter().filter_map(branch_move).collect();
-        // Hosts repeat what they told when somebody tries the webhook, or has two of them.
+        // Hosts repeat a delivery when a user tests the webhook, or has two webhooks.
         moves.dedup();
         Self(moves)
     }
@@ -169,7 +171,8 @@ impl<'a> BranchMoves<'a> {
     }
 }
 
-/// The move of the branch by a push; the commit that a late push built is not its target.
+/// The move of the branch by a push; its target is the pushed commit, which a late push may not
+/// have built.
 fn branch_move(one: &DeploymentRecord) -> Option<(Option<&str>, &str)> {
     let is_push = one.spec.source == Source::Git && one.spec.trigger == "push";
     Some((one.spec.git_before.as_deref(), one.spec.git_ref.as_deref().filter(|_| is_push)?))

@@ -2,9 +2,9 @@
 //!
 //! | | wins over |
 //! |---|---|
-//! | settings and variables of the app, as somebody said them | everything |
+//! | settings and variables of the app, as users set them | everything |
 //! | the file in the app's directory; without one, a file at the root of the source that names this directory | the rest |
-//! | what an app begins with, what is found | nothing |
+//! | an app's initial settings, detected values | nothing |
 //!
 //! Commands and the kind of app are left to `pandastack-detect`, by the same rule.
 

@@ -166,7 +166,8 @@ struct UnclaimedMachine {
 impl UnclaimedMachine {
     async fn make(apps: &Arc<Apps>, app: &AppRecord, clear_cache: bool) -> Result<Self> {
         let (apps, app, owner) = (Arc::clone(apps), app.clone(), apps);
-        // Owned: a machine that is there only after its client went away is dropped as the result of this, and so deleted.
+        // Runs as an owned task: if the client disconnects first, the finished machine is dropped
+        // with the task's result, and so deleted.
         let made = async move {
             let uploading = Uploading::begin(&apps, &app.id);
             let cache = app.spec.usable_cache().filter(|_| !clear_cache);

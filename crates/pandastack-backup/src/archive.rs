@@ -1,11 +1,11 @@
 //! The archive of one database: sealed objects in a store, and the listing of them.
 //!
 //! Must hold: an object that was put is durable when [`Archive::put`] returns (a local store syncs
-//! files and directories); nothing is ever replaced: putting the same content again is fine,
-//! putting another under the same name is an error.
+//! files and directories); objects are never replaced: putting the same content again is fine,
+//! putting other content under the same name is an error.
 //!
-//! Left to others: what is put when ([`Archiver`](crate::Archiver),
-//! [`take_base`](crate::take_base)), and what a listing means ([`Catalog`](crate::Catalog)).
+//! Out of scope: deciding what to archive ([`Archiver`](crate::Archiver),
+//! [`take_base`](crate::take_base)), and interpreting a listing ([`Catalog`](crate::Catalog)).
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -64,7 +64,7 @@ impl Archive {
         database: &str,
         key: Key,
     ) -> Result<Self, ArchiveError> {
-        // The client inside asks for the process's provider of TLS.
+        // The object store's client uses the process's TLS provider.
         pandastack_http::install_tls_provider();
         let bad = |reason: String| {
             // The store's sentence may repeat the address as it was given.
@@ -140,8 +140,8 @@ impl Archive {
         self.remove_folder().await
     }
 
-    /// A store of objects has no folders; one that is a folder keeps them when they are empty.
-    /// Foreign objects stay, and so does their folder.
+    /// Object stores have no folders, but a local store keeps empty ones. Foreign objects stay, and
+    /// so does their folder.
     async fn remove_folder(&self) -> Result<(), ArchiveError> {
         let Some(folder) = self.folder.clone() else { return Ok(()) };
         let name = folder.display().to_string();
@@ -199,7 +199,7 @@ impl Archive {
     }
 }
 
-/// Removes a folder and those below it, as far as they are empty.
+/// Removes a folder and the folders below it, if they are empty.
 fn remove_empty(folder: &std::path::Path) -> std::io::Result<()> {
     let entries = match std::fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -246,7 +246,7 @@ fn plain_bytes_max(entry: &Entry) -> usize {
     }
 }
 
-/// An address as it may be shown: without what could be a password.
+/// An address for display: without parts that may hold a password.
 fn address(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     format!("{}://{host}{}", url.scheme(), url.path())

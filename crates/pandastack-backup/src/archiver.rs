@@ -6,14 +6,14 @@
 //!      +------------ pause, doubling ------------- any failure ------------+        stop: put away, confirm, goodbye
 //! ```
 //!
-//! Must hold: the server is told that log is durable only after the archive has it, so whatever fails here
-//! or there, the slot holds the log back and the next session continues without a gap. The archive says
-//! where it ends; nothing else is remembered. While the archive is down nothing is collected in memory: the
-//! connection is given up and begun again. Log that the server has thrown away, because its slot was
-//! removed or may not hold back more, leaves a gap that the status and the catalog name; what comes after
-//! it is archived for the next base backup.
+//! Must hold: log is confirmed to the server as durable only after the archive has it, so after any
+//! failure on either side the slot retains the log and the next session continues without a gap.
+//! The archive itself is the only record of where it ends. While the archive is down nothing is
+//! collected in memory: the connection is closed and opened again. Log that the server has removed,
+//! because its slot was removed or reached its limit, leaves a gap that the status and the catalog
+//! report; later log is archived for the next base backup.
 //!
-//! Left to others: the connection to the server, the time of base backups, and deletion.
+//! Callers provide the connection to the server, schedule base backups, and delete.
 
 mod session;
 
@@ -43,7 +43,7 @@ const ASLEEP_BEHIND: &str =
 pub struct Status {
     /// Everything before it is in the archive. `None` before the first look into the archive.
     pub last_archived: Option<(Timeline, Lsn)>,
-    /// When something was put into the archive last, by this task.
+    /// When this task last put an object into the archive.
     pub last_archived_at: Option<Timestamp>,
     /// Every commit up to this time of the server's is in the archive, also if there was none for long.
     pub complete_until: Option<Timestamp>,
@@ -53,24 +53,25 @@ pub struct Status {
     pub gap: Option<Gap>,
     /// A session is open.
     pub connected: bool,
-    /// Since when nothing could be archived. `None` while all is well, or the server sleeps and the archive has all that it wrote.
+    /// Time since which archiving fails. `None` while it works, or while the server sleeps and its
+    /// log is archived.
     pub failing_since: Option<Timestamp>,
     /// The reason, as a sentence. Kept until the archive works again.
     pub last_error: Option<String>,
 }
 
-/// Why no connection to a server is possible.
+/// Reason why no connection to a server is possible.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
-    /// The machine sleeps, which is no failure: nothing is written there.
+    /// The machine sleeps. This is not a failure: a sleeping machine writes nothing.
     #[error("the database is asleep")]
     Asleep,
-    /// The server cannot be reached: a sentence.
+    /// The server cannot be reached; the text is a full sentence.
     #[error("{0}")]
     Failed(String),
 }
 
-/// Why a session ended.
+/// Reason why a session ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiverError {
     /// No way to the server.
@@ -129,11 +130,13 @@ impl Archiver {
         self.wake.notify_one();
     }
 
-    /// Stops: everything that the server has is put away first, for [`STOP_WAIT`] at most. Returns when the task has ended.
+    /// Stops: archives everything that the server has first, for [`STOP_WAIT`] at most. Returns
+    /// when the task has ended.
     pub async fn stop(mut self) {
         self.stop.cancel();
         if let Some(mut task) = self.task.take() {
-            // One that waits for a store or a server which does not respond is cut: that loses no more than a crash, which is nothing.
+            // A task that waits for an unresponsive store or server is aborted. Like a crash, that
+            // loses no data.
             if tokio::time::timeout(STOP_WAIT * 2, &mut task).await.is_err() {
                 task.abort();
             }
@@ -155,7 +158,8 @@ struct Work {
     stop: CancellationToken,
     /// Writer at the end of the archive, once that is known.
     writer: Option<LogWriter>,
-    /// The server has not what the archive needs next: archiving starts over after a gap.
+    /// The server no longer has the log that the archive needs next: archiving starts over after a
+    /// gap.
     log_gone: bool,
 }
 
@@ -195,13 +199,15 @@ impl Work {
     }
 
     fn note_failure(&self, error: &ArchiverError) {
-        // A server that stops or sleeps has put nothing into its log that is not archived, or holds it back for the next session.
+        // All log of a stopped or sleeping server is archived, or its slot retains it for the next
+        // session.
         let asleep = matches!(error, ArchiverError::Connect(ConnectError::Asleep));
         let stopped = asleep || matches!(error, ArchiverError::Ended);
         let broke = matches!(error, ArchiverError::Replication(ReplicationError::Broken(_)));
         tracing::debug!(error = %chain(&error), "archiving is paused");
         self.status.send_modify(|status| {
-            // A connection that breaks says nothing yet: whether the server sleeps, or cannot be reached, the next one tells.
+            // A broken connection alone is not a failure yet: the next attempt shows whether the
+            // server sleeps or cannot be reached.
             let expected = stopped || (broke && status.connected);
             status.connected = false;
             if !expected {
@@ -212,7 +218,8 @@ impl Work {
             } else if let Some(why) = status.last_error.as_mut().filter(|_| asleep)
                 && !why.ends_with(ASLEEP_BEHIND)
             {
-                // What failed before has not been made up for, and will not be for as long as it sleeps.
+                // The log that failed to be archived stays unarchived for as long as the server
+                // sleeps.
                 why.push_str(ASLEEP_BEHIND);
             }
         });

@@ -22,7 +22,7 @@ pub struct BaseProgress {
     pub read_bytes: u64,
 }
 
-/// Why there is no base backup.
+/// Reason why a base backup failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BaseError {
     /// The server.
@@ -49,9 +49,9 @@ pub enum BaseError {
     Description(#[from] serde_json::Error),
 }
 
-/// Takes a base backup over a stream that leads to the server. The slot is created if it is
-/// missing, so that the log which the base needs is kept until the archiver comes. Dropping the
-/// future gives the base up.
+/// Takes a base backup over a stream that leads to the server. Creates the slot if it is missing,
+/// so that the log that the base needs is retained until the archiver connects. Dropping the future
+/// abandons the base.
 pub async fn take_base(
     stream: Box<dyn ByteStream>,
     login: &Login,
@@ -76,7 +76,7 @@ pub async fn take_base(
     Ok(base)
 }
 
-/// A base on its way.
+/// A base backup in progress.
 struct BaseUpload<'a> {
     archive: &'a Archive,
     label: String,

@@ -1,7 +1,8 @@
 //! Reads commit times from the WAL.
 //!
-//! A server that is told to recover to a time stops at the first transaction that ended later. Without one it ends with an error, although
-//! everything there is was recovered. So whoever sets a time must know that there is a later one.
+//! A server with a recovery target time stops at the first transaction that ended later. If there
+//! is no later one, it fails, although it recovered the whole log. So a caller that sets a target
+//! time must know that a later transaction exists.
 //!
 //! ```text
 //!   segment = pages of 8 KiB | page = head of 24 bytes (40 on a segment's first page) + records, aligned to 8, across pages
@@ -20,7 +21,7 @@ const SHORT_HEAD_BYTES: usize = 24;
 const LONG_HEAD_BYTES: usize = 40;
 const RECORD_HEAD_BYTES: usize = 24;
 const ALIGNMENT: usize = 8;
-/// The page begins with the rest of a record.
+/// Flag: the page begins with the rest of a record.
 const CONTINUES: u16 = 0x0001;
 const LONG_HEAD: u16 = 0x0002;
 /// Resource manager of transactions.
@@ -43,7 +44,7 @@ pub(crate) fn latest_end(log: &[u8], start: Lsn) -> Option<Timestamp> {
 /// A page's place among the records.
 struct Page {
     at: usize,
-    /// Bytes of a record that was begun before.
+    /// Remaining bytes of a record that began earlier.
     rest: usize,
 }
 
@@ -60,7 +61,7 @@ impl Records {
         for (number, segment) in (0_u64..).zip(log.chunks(segment_bytes)) {
             let begin = start.0 + number * SEGMENT_BYTES;
             for (page, bytes) in (0_u64..).zip(segment.chunks(PAGE_BYTES)) {
-                // After a switch of segments, and at the end, there are no more pages.
+                // No pages follow after a segment switch, or at the end.
                 let Some((head_bytes, rest)) = page_head(bytes, begin + page * PAGE_BYTES as u64) else {
                     break;
                 };
@@ -83,7 +84,7 @@ impl Records {
             let broken = bytes < RECORD_HEAD_BYTES
                 || self.pages.get(page).is_some_and(|next| next.at < end && next.rest != end - next.at);
             if broken {
-                // Nothing was written here, or it was given up in a crash: the next page starts over.
+                // Nothing was written here, or a crash cut it off: continue with the next page.
                 if page >= self.pages.len() {
                     break;
                 }
@@ -102,8 +103,8 @@ impl Records {
     }
 }
 
-/// Bytes of a page's head, and of the record that continues after it. `None` if it is no page of the log at
-/// this position.
+/// Bytes of a page's head, and of the record that continues after it. `None` if the bytes are not a
+/// page of the log at this position.
 fn page_head(page: &[u8], position: u64) -> Option<(usize, usize)> {
     let info = u16::from_le_bytes(page.get(2..4)?.try_into().ok()?);
     let address = u64::from_le_bytes(page.get(8..16)?.try_into().ok()?);

@@ -11,11 +11,13 @@
 //!
 //! All of them are sealed (see [`seal`](crate::seal)); names say what is inside once opened.
 //!
-//! **Why pieces.** Object stores cannot append, and putting a 16 MiB segment again every two seconds would send gigabytes an hour for
-//! a database that hardly writes. A piece is put once, named by what it covers. When [`MERGE_PIECES`](crate::limits::MERGE_PIECES)
-//! of one size class are there, they are put again as one; when the segment is full, it is put whole and its pieces go. So a byte is
-//! sent a few times at most, and a restore reads a few dozen objects beyond the last whole segment. Nothing is ever
-//! replaced: whatever stops half way leaves pieces that cover the same bytes twice, which readers do not mind.
+//! **Why pieces.** Object stores cannot append, and putting a 16 MiB segment again every two
+//! seconds would send gigabytes an hour for a database that hardly writes. A piece is put once,
+//! named by what it covers. Once [`MERGE_PIECES`](crate::limits::MERGE_PIECES) of one size class
+//! exist, they are merged into one; once the segment is full, it is put whole and its pieces are
+//! deleted. So a byte is sent a few times at most, and a restore reads a few dozen objects beyond
+//! the last whole segment. Objects are never replaced: an interrupted merge leaves pieces that
+//! cover the same bytes twice, which readers accept.
 
 use crate::limits::SEGMENT_BYTES;
 use crate::position::{Segment, Timeline, exact_hex};

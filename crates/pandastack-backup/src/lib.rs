@@ -11,19 +11,19 @@
 //! | `position` | positions, timelines and segments of the log |
 //! | `replication` | the server's protocol |
 //! | `seal` | compression and encryption of an object |
-//! | `layout` | names of objects, and why there are pieces |
+//! | `layout` | names of objects, and the reason for pieces |
 //! | `archive` | objects in a store |
-//! | `log_writer` | the log on its way into the archive |
-//! | `archiver` | the task that does it, and its status |
+//! | `log_writer` | writing the log to the archive |
+//! | `archiver` | the archiving task and its status |
 //! | `base` | taking base backups |
-//! | `commits` | when transactions ended, read from the log |
-//! | `window` | what can be restored, how, and what may be deleted |
-//! | `restore` | what a new server needs |
+//! | `commits` | commit times, read from the log |
+//! | `window` | restorable periods, and retention |
+//! | `restore` | files and settings for a new server |
 //!
-//! Must hold: what the archive acknowledged is durable; what is opened is what was sealed; a restore is exact or refused; decrypted, everything is
-//! what a stock PostgreSQL reads.
+//! Must hold: acknowledged objects are durable; an opened object is identical to the sealed one; a
+//! restore is exact or refused; decrypted, every object is readable by a stock PostgreSQL.
 //!
-//! Left to others: machines, the way to a server, schedules, keys.
+//! Out of scope: machines, connections to a server, schedules, keys.
 
 #![forbid(unsafe_code)]
 

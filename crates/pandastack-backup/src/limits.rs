@@ -15,13 +15,15 @@ pub const BASE_PART_BYTES: usize = 32 * 1024 * 1024;
 pub const SERVER_MANIFEST_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Bytes of a base's description in the archive, and of a timeline's history. Beyond it the object is refused.
 pub const DESCRIPTION_BYTES_MAX: usize = 1024 * 1024;
-/// Bytes of one message of the server: it sends WAL in 128 KiB and files in 32 KiB. Beyond it the connection is given up.
+/// Bytes of one message of the server: it sends WAL in 128 KiB and files in 32 KiB. Beyond it the
+/// connection is closed.
 pub const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Rows of an answer to a command. Beyond it the connection is given up.
+/// Rows of an answer to a command. Beyond it the connection is closed.
 pub const ROWS_MAX: usize = 10_000;
-/// Interval at which the server is told what is archived, and asked whether it is alive.
+/// Interval at which the archiver confirms its position to the server, and checks that the server
+/// is alive.
 pub const STATUS_INTERVAL: Duration = Duration::from_secs(10);
-/// Silence of the server after which the connection is given up.
+/// Silence of the server after which the connection is closed.
 pub const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// Longest time for the answer to a command. A base backup waits for a checkpoint before its first
 /// byte, and may take longer.
@@ -37,5 +39,5 @@ pub const RETRY_WAIT: Duration = Duration::from_millis(250);
 pub const RETRY_WAIT_MAX: Duration = Duration::from_secs(30);
 /// Archived bytes that a server must send again, to prove that it is still the server whose WAL this is.
 pub const PROOF_BYTES: usize = 8 * 1024;
-/// Age at which a base without a description is taken for one that was given up.
+/// Age at which a base without a description counts as abandoned.
 pub const UNFINISHED_AGE: Duration = Duration::from_secs(24 * 60 * 60);

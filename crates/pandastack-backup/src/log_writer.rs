@@ -5,8 +5,9 @@
 //!                                                                    ^ archived
 //! ```
 //!
-//! Must hold: `archived` moves only after everything before it is durable in the archive; what a server sends continues exactly what is
-//! archived, or is refused. See [`layout`](crate::layout) for why there are pieces.
+//! Must hold: `archived` moves only after everything before it is durable in the archive; a
+//! server's log must continue the archived log exactly, or it is refused. See
+//! [`layout`](crate::layout) for the reason for pieces.
 
 use bytes::{Buf, Bytes, BytesMut};
 use jiff::Timestamp;
@@ -32,7 +33,7 @@ pub(crate) struct LogWriter {
     proof: Bytes,
     /// Bytes of the proof that the server has still to send.
     unproven: usize,
-    /// Every commit up to this time of the server's is in what was received.
+    /// The received log has every commit up to this time of the server's clock.
     complete_until: Timestamp,
     /// When the server answered last, if it has sent no log since.
     answered_at: Option<Timestamp>,
@@ -40,7 +41,7 @@ pub(crate) struct LogWriter {
     known_end: Lsn,
 }
 
-/// Why the log cannot be archived.
+/// Reason why the log cannot be archived.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// The archive failed.
@@ -82,7 +83,7 @@ impl LogWriter {
         }
     }
 
-    /// Finds where the archive ends; `None` if there is no log in it.
+    /// Finds the end of the archive; `None` if it has no log.
     pub(crate) async fn resume(archive: &Archive) -> Result<Option<Self>, ArchiveError> {
         let (mut segments, mut pieces) = (Vec::new(), Vec::new());
         for listed in archive.list().await? {
@@ -101,7 +102,7 @@ impl LogWriter {
         } else {
             pieces.retain(|piece| piece.segment == segment);
             let chain = cover(&pieces);
-            // Pieces with nothing before them are of no use, and come again.
+            // Pieces without their predecessors are useless, and are received again.
             let Some(last) = chain.last() else { return Ok(Some(writer)) };
             writer.archived = Lsn(segment.start().0 + u64::from(last.to));
             writer.pieces = chain.iter().map(|piece| (*piece, 0)).collect();
@@ -138,8 +139,9 @@ impl LogWriter {
         self.complete_until = self.complete_until.max(until);
     }
 
-    /// Records that the server answered. It answers before it looks for more log to send: only the next
-    /// answer, without log before it, says that there was no more at this one's time.
+    /// Records a reply of the server. The server replies before it looks for more log to send: only
+    /// the next reply, without log before it, proves that the log was complete at this reply's
+    /// time.
     pub(crate) fn note_answer(&mut self, at: Timestamp) {
         if let Some(before) = self.answered_at.replace(at) {
             self.note_complete(before);
@@ -166,8 +168,9 @@ impl LogWriter {
         self.waiting.len() as u64 >= SEGMENT_BYTES - self.archived.offset()
     }
 
-    /// Forgets what was received and not archived. A new stream begins at the position that is returned: a little before the end, so
-    /// that the server proves itself. Not before the segment, which is the first one that the slot holds back.
+    /// Discards log that was received but not archived. A new stream starts at the returned
+    /// position: a little before the end, so that the server proves that it has the same log, but
+    /// not before the segment, which is the first one that the slot retains.
     pub(crate) fn rewind(&mut self) -> Lsn {
         self.waiting.clear();
         self.answered_at = None;
@@ -236,7 +239,8 @@ impl LogWriter {
         self.archive.put(&Entry::Piece(piece), self.complete_until, bytes).await?;
         self.pieces.push((piece, 0));
         if let Err(error) = self.merge().await {
-            // Everything is there, only in more pieces than it should be. The next piece tries again.
+            // No data is missing; the archive only has more pieces than it should. The next piece
+            // retries.
             tracing::warn!(error = %chain(&error), "cannot merge pieces of WAL");
         }
         Ok(())
@@ -261,8 +265,8 @@ impl LogWriter {
         }
     }
 
-    /// Removes pieces. One that cannot be removed now is found by the retention, because other
-    /// objects cover it.
+    /// Removes pieces. If that fails, the retention removes them later, because other objects cover
+    /// them.
     async fn remove(&self, pieces: &[Piece]) {
         for piece in pieces {
             if let Err(error) = self.archive.remove(&Entry::Piece(*piece)).await {

@@ -139,7 +139,7 @@ pub(crate) fn server_time(micros: i64) -> Option<Timestamp> {
     Timestamp::from_microsecond(micros.checked_add(SERVER_EPOCH_S * MICROS_PER_S)?).ok()
 }
 
-/// The other way.
+/// Converts a time to the server's format.
 pub(crate) fn to_server_time(time: Timestamp) -> i64 {
     time.as_microsecond() - SERVER_EPOCH_S * MICROS_PER_S
 }

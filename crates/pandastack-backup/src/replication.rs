@@ -29,9 +29,9 @@ use crate::position::{Lsn, Timeline};
 
 /// SQLSTATE of a slot that exists already.
 const DUPLICATE_OBJECT: &str = "42710";
-/// SQLSTATE of a file that is gone: with replication, a segment that nothing held back.
+/// SQLSTATE of a missing file: with replication, a segment that no slot retained.
 const UNDEFINED_FILE: &str = "58P01";
-/// The size that [`SEGMENT_BYTES`](crate::limits::SEGMENT_BYTES) stands for.
+/// The server's notation for [`SEGMENT_BYTES`](crate::limits::SEGMENT_BYTES).
 const SEGMENT_SIZE: &str = "16MB";
 /// Longest name of a slot that the server accepts.
 const SLOT_CHARS_MAX: usize = 63;
@@ -85,7 +85,7 @@ pub enum ReplicationError {
         #[source]
         reason: Box<SqlError>,
     },
-    /// The log that is asked for is gone.
+    /// The requested log is gone.
     #[error("the server no longer has the WAL from {from} on; take a new base backup")]
     LogGone {
         /// The requested value.
@@ -102,13 +102,13 @@ pub enum ReplicationError {
     Odd {
         /// First words of the command.
         command: &'static str,
-        /// Kind of message that came.
+        /// Kind of the received message.
         what: &'static str,
     },
     /// No answer in time.
     #[error("the server did not respond to {0} within {wait_s} s", wait_s = COMMAND_WAIT.as_secs())]
     Late(&'static str),
-    /// A size of segments that is not kept here.
+    /// An unsupported segment size.
     #[error(
         "the server has WAL segments of {0}, but backups need {SEGMENT_SIZE}; run initdb without --wal-segsize"
     )]
@@ -188,8 +188,9 @@ impl Replication {
         Ok(System { id, timeline, flushed, version })
     }
 
-    /// Creates the slot, holding back the log from now on. One that exists is fine; it is asked for first,
-    /// because a server logs an error about every slot that it is to make twice, where its owner reads it.
+    /// Creates the slot, which retains the log from now on. An existing slot is kept; this checks
+    /// for it first, because a server logs an error for every duplicate slot, where its owner reads
+    /// it.
     pub async fn ensure_slot(&mut self, slot: &Slot) -> Result<(), ReplicationError> {
         if self.slot_position(slot).await?.is_some() {
             return Ok(());
@@ -208,7 +209,7 @@ impl Replication {
         self.command(COMMAND, &format!("{COMMAND} {} WAIT", slot.0)).await.map(drop)
     }
 
-    /// From where on the slot holds the log back.
+    /// The position from which the slot retains the log.
     pub async fn slot_position(&mut self, slot: &Slot) -> Result<Option<(Timeline, Lsn)>, ReplicationError> {
         const COMMAND: &str = "READ_REPLICATION_SLOT";
         let row = self.one_row(COMMAND, &format!("{COMMAND} {}", slot.0)).await?;
@@ -230,7 +231,7 @@ impl Replication {
         row.into_iter().nth(1).flatten().ok_or_else(|| unexpected_response(COMMAND, "no content"))
     }
 
-    /// Streams the log from a position on, or says at once which timeline follows if this one ended there.
+    /// Streams the log from a position, or returns the next timeline if this one ended there.
     pub async fn start(
         mut self,
         slot: &Slot,

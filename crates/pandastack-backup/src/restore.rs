@@ -1,9 +1,10 @@
 //! Prepares the restore of a server to a point in time: a tar, WAL files, and settings.
 //!
-//! Must hold: what is handed out is what a stock server reads. A time is set as the server's target only if the log has a transaction that ended
-//! later, because without one the server would end with an error instead of being done.
+//! Must hold: all output is in a stock server's format. A time is set as the server's recovery
+//! target only if the log has a later transaction, because otherwise the server would fail at the
+//! end of the log.
 //!
-//! Left to others: the machine, and how a file gets there when the server's `restore_command` asks for it.
+//! Callers provide the machine, and transfer files that the server's `restore_command` requests.
 
 use bytes::{Bytes, BytesMut};
 use futures::Stream;
@@ -17,16 +18,16 @@ use crate::log_writer::join;
 use crate::position::{Segment, Timeline};
 use crate::window::{BaseBackup, Plan, Target, cover};
 
-/// Attempts to find an object that the archiver merges meanwhile.
+/// Attempts to find an object while the archiver may be merging it.
 const READ_TRIES: usize = 5;
 
-/// Why something cannot be restored.
+/// Reason why a restore is not possible.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
     /// The archive.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// The tar is not what the base's description says.
+    /// The tar does not match the base's description.
     #[error(
         "the archive of base backup {label} has {found} bytes instead of {expected}; restore from another base backup"
     )]
@@ -35,7 +36,7 @@ pub enum RestoreError {
         label: String,
         /// Described.
         expected: u64,
-        /// There.
+        /// Actual size.
         found: u64,
     },
     /// A command that would be more than one setting.
@@ -48,7 +49,8 @@ pub enum RestoreError {
 pub struct Recovery {
     /// An empty file of this name in the data directory makes the server recover.
     pub signal_file: &'static str,
-    /// To be appended to this file of the data directory: what comes last wins over what was inherited.
+    /// File of the data directory to append the settings to: later settings override inherited
+    /// ones.
     pub settings_file: &'static str,
     /// The settings.
     pub settings: String,
@@ -103,14 +105,16 @@ impl Restore {
         })
     }
 
-    /// Names of all files that the server may ask for (`%f` of its `restore_command`), in the order in which it needs them.
+    /// Names of all files that the server may request (`%f` of its `restore_command`), in the order
+    /// in which it needs them.
     pub fn files(&self) -> Vec<String> {
         let chain = &self.plan.chain;
         let histories = chain.histories.iter().map(history_name);
         histories.chain(chain.segments.iter().map(|(segment, _)| segment.to_string())).collect()
     }
 
-    /// A file that the server asks for by name. `None` if there is none of that name, which is how a server learns that the log has ended.
+    /// A file that the server requests by name. `None` if the file does not exist; the server takes
+    /// that as the end of the log.
     pub async fn file(&self, name: &str) -> Result<Option<Bytes>, RestoreError> {
         let chain = &self.plan.chain;
         if let Some(timeline) = chain.histories.iter().find(|timeline| history_name(timeline) == name) {
@@ -137,7 +141,8 @@ impl Restore {
         }
         let command = restore_command.replace('\\', "\\\\").replace('\'', "''");
         let (from, to) = (self.plan.base.timeline, self.plan.chain.timeline);
-        // By number the server wants a history, which a timeline without a switch does not need.
+        // With a timeline number the server requests a history file, which a timeline without a
+        // switch does not need.
         let timeline = if from == to { "current".to_owned() } else { to.0.to_string() };
         let target =
             self.stop_at.map(|at| at.strftime("%Y-%m-%d %H:%M:%S%.6f+00").to_string()).unwrap_or_default();
@@ -169,7 +174,7 @@ impl Restore {
         for (segment, entries) in self.plan.chain.segments.iter().rev() {
             let mut log = self.segment(*segment, entries).await?;
             let own_bytes = log.len();
-            // A segment that is not full ends its timeline: nothing of it continues elsewhere.
+            // A partial segment ends its timeline: no record continues in another segment.
             if own_bytes as u64 == SEGMENT_BYTES {
                 log.extend_from_slice(&later);
             }
@@ -186,7 +191,7 @@ impl Restore {
         Ok(None)
     }
 
-    /// As much of a segment as there is.
+    /// The available part of a segment.
     async fn segment(&self, segment: Segment, entries: &[Entry]) -> Result<BytesMut, RestoreError> {
         let mut entries = entries.to_vec();
         for _ in 1..READ_TRIES {

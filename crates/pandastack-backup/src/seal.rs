@@ -7,11 +7,12 @@
 //!   nonce of a chunk:   7 x 0 | chunk's number, 4 bytes | 1 for the last chunk, else 0
 //! ```
 //!
-//! Must hold: what is opened is what was sealed, under this name, for this database. A chunk that is changed, missing, moved or from
-//! elsewhere is an error, and so is a changed head, because the keys come from it. Every object has a key of its own, so the
-//! nonces can count from zero.
+//! Must hold: an opened object is identical to the object sealed under this name for this database.
+//! A chunk that is changed, missing, moved or from another object is an error, and so is a changed
+//! head, because the keys are derived from it. Every object has a key of its own, so the nonces can
+//! count from zero.
 //!
-//! Left to others: where objects are kept, and where the archive's key comes from.
+//! Out of scope: storing objects, and deriving the archive's key.
 
 use std::io::Read;
 
@@ -33,7 +34,7 @@ const COMPRESSION_LEVEL: i32 = 3;
 pub struct Key([u8; 32]);
 
 impl Key {
-    /// From 32 bytes that cannot be guessed.
+    /// Creates a key from 32 unguessable bytes.
     pub fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
@@ -61,7 +62,7 @@ pub(crate) struct UnsealedObject {
     pub(crate) plain: Vec<u8>,
 }
 
-/// Why an object cannot be sealed or opened.
+/// Reason why an object cannot be sealed or opened.
 #[derive(Debug, thiserror::Error)]
 pub enum SealError {
     /// The object has no valid header.

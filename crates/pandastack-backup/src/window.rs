@@ -27,7 +27,7 @@ pub(crate) use chain::cover;
 #[cfg(feature = "fuzz")]
 pub(crate) use chain::parent as parent_of;
 
-/// Attempts to read a listing that changes meanwhile.
+/// Attempts to read a listing that changes during the read.
 const READ_TRIES: usize = 5;
 
 /// A base backup, as described in the archive.
@@ -65,7 +65,7 @@ pub struct Catalog {
     pub(crate) log: BTreeMap<Segment, Vec<Entry>>,
     /// Origin of each timeline: parent, and position.
     pub(crate) parents: BTreeMap<Timeline, (Timeline, Lsn)>,
-    /// Up to when the log is complete with an object: only for those that end a chain.
+    /// Time up to which the log is complete with an object: only for objects that end a chain.
     pub(crate) complete_until: BTreeMap<Entry, Timestamp>,
 }
 
@@ -125,7 +125,7 @@ pub struct Plan {
     pub target: Target,
 }
 
-/// Why a time cannot be restored.
+/// Reason why a time cannot be restored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// No base is complete.
@@ -165,7 +165,8 @@ pub enum PlanError {
 }
 
 impl Catalog {
-    /// Reads what an archive holds: its listing, the descriptions of its bases, and the ends of its log.
+    /// Reads an archive's contents: its listing, the descriptions of its bases, and the ends of its
+    /// log.
     pub async fn read(archive: &Archive) -> Result<Self, ArchiveError> {
         for _ in 1..READ_TRIES {
             match Self::read_once(archive).await {
@@ -208,9 +209,9 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// Records that the log is complete up to a time, as [`Status`](crate::Status) or a sleeping machine
-    /// tells: a database without commits writes nothing from which the archive could know. Without effect
-    /// if the log does not end at `end`.
+    /// Records that the log is complete up to a time, as reported by [`Status`](crate::Status) or
+    /// by a sleeping machine: a database without commits writes no log that would show it. No
+    /// effect if the log does not end at `end`.
     pub fn extend(&mut self, end: (Timeline, Lsn), until: Timestamp) {
         let chains = self.bases.iter().map(|base| self.chain(base));
         let lasts: Vec<_> = chains
@@ -270,13 +271,13 @@ impl Catalog {
         }
     }
 
-    /// Bases whose log is complete, each with its log and the time up to which it goes. Oldest
-    /// first.
+    /// Bases whose log is complete, each with its log and the log's end time. Oldest first.
     fn usable(&self) -> impl Iterator<Item = (&BaseBackup, Chain, Timestamp)> {
         self.bases.iter().filter_map(|base| {
             let chain = self.chain(base);
             let until = self.complete_until.get(chain.last.as_ref()?)?;
-            // A base is complete when its stop is: what the end of the log knows of times may be older.
+            // A base is complete at its stop time: the time known at the end of the log may be
+            // older.
             (chain.end >= base.stop).then(|| (base, chain, (*until).max(base.stopped_at)))
         })
     }

@@ -15,7 +15,7 @@ const MOVE_SECONDS: u64 = 600;
 /// Longest time for the hosts to read their frozen states.
 const OUTDATED_SECONDS: u64 = 60;
 
-/// Path of a workspace's keys; of the caller's own workspace when none is named.
+/// Path of a workspace's keys; without a workspace, of the caller's own.
 fn tokens<'a>(workspace: Option<&'a str>, rest: &[&'a str]) -> Vec<&'a str> {
     let start = match workspace {
         Some(workspace) => vec!["workspaces", workspace, "tokens"],
@@ -24,7 +24,7 @@ fn tokens<'a>(workspace: Option<&'a str>, rest: &[&'a str]) -> Vec<&'a str> {
     start.into_iter().chain(rest.iter().copied()).collect()
 }
 
-/// Lines of a build's log, as they are written.
+/// Lines of a build's log, streamed.
 pub struct BuildLogs(Events);
 
 impl Client {

@@ -21,7 +21,7 @@ struct Payload {
 }
 
 impl Client {
-    /// Runs a command and returns what it printed.
+    /// Runs a command and returns its output.
     pub async fn exec(&self, id: &SandboxId, request: &ExecRequest) -> Result<ExecResult> {
         let seconds = request.timeout_seconds.unwrap_or(EXEC_TIMEOUT_SECONDS_DEFAULT);
         // The server enforces the command's timeout; waking the sandbox takes extra time.

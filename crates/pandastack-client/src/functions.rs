@@ -13,7 +13,7 @@ use crate::error::Result;
 /// Timeout of a call: the maximum timeout of a function plus time in the queue.
 const INVOKE_SECONDS: u64 = 2 * 3600;
 
-/// Logs of a function as they are written.
+/// Logs of a function, streamed.
 pub struct FunctionLogs(Events);
 
 impl FunctionLogs {

@@ -66,7 +66,7 @@ fn find(path: &str) -> Option<&'static Page> {
 fn answer(path: &str, headers: &HeaderMap) -> Response {
     let page = match find(path) {
         Some(page) => page,
-        // A file that is gone, after an upgrade, must not be answered with a page.
+        // A hashed file that an upgrade removed must not be answered with a page.
         None if path.starts_with(HASHED) => return StatusCode::NOT_FOUND.into_response(),
         None => match find("index.html") {
             Some(index) => index,

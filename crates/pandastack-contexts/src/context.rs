@@ -69,7 +69,7 @@ pub(super) async fn running(sandbox: &UserSandbox) -> Result<Vec<Context>> {
     Ok(alive.filter_map(parse).collect())
 }
 
-/// The context of that id. The default context is made if it is not there.
+/// The context of that id. The default context is created on first use.
 pub(super) async fn find(sandbox: &UserSandbox, id: &str) -> Result<Context> {
     // The newest, should a restart have left two.
     let found = running(sandbox).await?.into_iter().rev().find(|context| context.id == id);

@@ -46,7 +46,7 @@ pub(super) struct Run {
     deadline: Option<(Instant, Duration)>,
     /// Whether the time limit passed.
     pub(super) timed_out: bool,
-    /// The error if its sandbox was deleted meanwhile.
+    /// The error, if the sandbox was deleted during the run.
     pub(super) gone: Option<String>,
 }
 
@@ -57,7 +57,7 @@ struct RunEvents {
     told: VecDeque<Value>,
     /// The kernel is done with it, or gone.
     is_done: bool,
-    /// There is nothing more to tell.
+    /// All events have been read.
     is_over: bool,
 }
 
@@ -69,7 +69,7 @@ impl Default for RunEvents {
 }
 
 impl Run {
-    /// Listens, then asks: nothing of the answer can be missed.
+    /// Starts listening before it sends the request, so that no output is missed.
     pub(super) async fn begin(
         (sandbox, background): (UserSandbox, Background),
         context: Context,
@@ -95,8 +95,8 @@ impl Run {
         })
     }
 
-    /// The next event: `started`, `stdout`, `stderr`, `result`, `error`, at last `ended`. Safe to
-    /// drop and ask again.
+    /// The next event: `started`, `stdout`, `stderr`, `result`, `error`, finally `ended`. Cancel
+    /// safe.
     pub(super) async fn next(&mut self) -> Option<Value> {
         loop {
             if let Some(mut event) = self.heard.told.pop_front() {
@@ -134,7 +134,8 @@ impl Run {
         }
     }
 
-    /// Whether the sandbox was deleted, or is being deleted: a context that is lost with it did not fail.
+    /// Whether the sandbox was deleted, or is being deleted: losing a context that way is not a
+    /// failure.
     async fn is_gone(&self) -> bool {
         let found = self.sandbox.machine().await;
         found.is_err_and(|error| matches!(error.code, ErrorCode::NotFound | ErrorCode::Conflict))

@@ -2,12 +2,12 @@
 
 use pandastack_types::api::{ExecRequest, StartProcess};
 
-/// Our kernel. It goes as an argument, so that nothing has to be installed in a template and
-/// nothing is left behind.
+/// Our kernel. It is passed as an argument, so that templates need no installation and no file is
+/// left behind.
 const PROGRAM: &str = include_str!("kernel.py");
 /// User that runs code.
 const USER: &str = "user";
-/// Who runs it below the directory that nobody else may enter.
+/// Directory that only root may enter, and the user that runs kernels below it.
 const ROOT: (&str, &str) = ("/root", "root");
 
 fn user_in(cwd: &str) -> &'static str {
@@ -39,7 +39,7 @@ mod tests {
 
     use super::*;
 
-    /// What cells tell, run one after the other by this machine's Python.
+    /// Runs cells one after the other with this machine's Python; returns their events.
     fn run(cells: &[&str]) -> Vec<Value> {
         let mut kernel = Command::new("python3")
             .args(["-u", "-c", PROGRAM])

@@ -6,14 +6,14 @@
 //! ```
 //!
 //! A context is a process of the sandbox: Python with a small program of ours ([`kernel`]) that
-//! keeps one namespace. So contexts live as long as the sandbox and go with it through sleep,
-//! snapshot and fork, and nothing of them is kept here. They are found by the tag of their process,
-//! `code-context <id> <language> <second of its begin> <directory>`.
+//! keeps one namespace. So contexts live as long as the sandbox, survive sleep, snapshot and fork
+//! with it, and need no state here. They are found by the tag of their process, `code-context <id>
+//! <language> <second of its begin> <directory>`.
 //!
-//! Must hold: runs of a context take turns (the kernel ensures it); a run whose client goes away,
-//! or whose time is over, is interrupted, and its context stays.
+//! Must hold: runs of a context are sequential (the kernel ensures it); a run whose client
+//! disconnects, or that times out, is interrupted, and its context stays.
 //!
-//! Left to others: running processes (the agent), and E2B's form of the same (`pandastack-e2b`).
+//! Out of scope: running processes (the agent), and E2B's version of this API (`pandastack-e2b`).
 
 #![forbid(unsafe_code)]
 

@@ -2,8 +2,8 @@
 //!
 //! Must hold: a route that is not in the table is closed to all but owners, and a test fails until
 //! it has a rule. A viewer's key reads no files, no output of programs and no logs, and wakes
-//! nothing. Machines with the data of a database are closed for every route of a sandbox that
-//! [`OPEN_ON_SEALED`] does not name.
+//! nothing. Machines that hold a database's data refuse every sandbox route that is not in
+//! [`OPEN_ON_SEALED`].
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -233,7 +233,7 @@ const OWNER: &[&str] = &[
     "PATCH /v1/me/workspace",
 ];
 
-/// The installation: hosts, workspaces and what they may have.
+/// Routes of the installation: hosts, workspaces and quotas.
 const OPERATOR: &[&str] = &[
     "GET /v1/hosts",
     "PUT /v1/me/quota",
@@ -284,7 +284,7 @@ fn route(request: &Request) -> String {
     name(request.method(), path.map_or("", MatchedPath::as_str))
 }
 
-/// Whether a route shows contents of a workspace, which viewers do not get.
+/// Whether a route shows contents of a workspace, which viewers may not read.
 pub(crate) fn shows_contents(request: &Request) -> bool {
     RULES.get(route(request).as_str()) == Some(&Access::Role(Role::Developer))
 }

@@ -1,10 +1,10 @@
 //! API keys: creating, hashing, checking.
 //!
-//! A key is `pds_` and 32 hex digits (128 random bits); its first 12 characters are public and find the row. Only its
-//! SHA-256 is stored: with 128 random bits there is nothing to guess, so no slow hash is needed. Comparison takes
-//! constant time. A key that was good is remembered for a few seconds ([`KeyCache`]), so that the data path
-//! does not ask the store; one deleted or suspended here stops at once, one deleted by another replica within
-//! that time.
+//! A key is `pds_` and 32 hex digits (128 random bits); its first 12 characters are public and find
+//! the row. Only its SHA-256 is stored: with 128 random bits there is nothing to guess, so no slow
+//! hash is needed. Comparison takes constant time. A valid key is cached for a few seconds
+//! ([`KeyCache`]), so that the data path does not read the store; a key deleted or suspended here
+//! stops at once, one deleted by another replica within that time.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -135,7 +135,7 @@ pub(crate) fn address_of(extensions: &Extensions) -> Option<IpAddr> {
     client.or_else(|| extensions.get::<ForwardedFor>().map(|passed| passed.0))
 }
 
-/// The API keys of this installation: who may call, and how often.
+/// The API keys of this installation: authentication and rate limits.
 pub(crate) struct Keys {
     pub(crate) store: Arc<dyn Store>,
     cache: KeyCache,
@@ -180,9 +180,9 @@ impl Keys {
         }
     }
 
-    /// Checks a key that comes in a body, which is read by `read`. The address is charged for a
-    /// wrong key before that, and refunded if the key is valid: slow bodies give a guesser no more
-    /// attempts.
+    /// Checks a key in a request body, which `read` reads. The address is charged for an invalid
+    /// key before the read, and refunded if the key is valid: slow bodies give a guesser no
+    /// additional attempts.
     pub(crate) async fn check_in_body(
         &self,
         address: Option<IpAddr>,
@@ -213,7 +213,7 @@ impl Keys {
         self.revocations.revoke(|holder| holder.session.as_deref() == Some(id));
     }
 
-    /// The same for all keys of a workspace that was suspended or deleted.
+    /// The same for all keys of a suspended or deleted workspace.
     pub(crate) fn revoke_workspace(&self, workspace: &WorkspaceId) {
         self.cache.forget(|caller| caller.workspace == *workspace);
         self.revocations.revoke(|holder| holder.workspace == *workspace);

@@ -71,7 +71,7 @@ impl BodyBudget {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reserves bytes, of which `counted` also count for the address.
+    /// Reserves bytes; `counted` of them also count for the address.
     fn take(
         self: &Arc<Self>,
         address: Option<IpAddr>,
@@ -130,7 +130,7 @@ impl AsRef<[u8]> for BudgetedBytes {
     }
 }
 
-/// What the frames of one body are taken from.
+/// Reserves budget for the frames of one body.
 struct Account {
     budget: Arc<BodyBudget>,
     address: Option<IpAddr>,

@@ -11,7 +11,8 @@ use pandastack_types::WorkspaceId;
 use crate::auth::new_key;
 use crate::serve::ServeError;
 
-/// Creates the workspace and, if there is no key at all, one with all rights, which it writes to `path`.
+/// Creates the workspace and, if the installation has no key yet, a key with all rights, and writes
+/// it to `path`.
 pub(crate) async fn ensure_first_key(store: &dyn Store, path: &Path) -> Result<(), ServeError> {
     let workspace = WorkspaceId::default_workspace();
     store.ensure_workspace(&workspace, now()).await?;

@@ -18,7 +18,7 @@ use pandastack_types::link::LinkKey;
 use crate::audit::sink::AuditSink;
 use crate::login::LoginConfig;
 
-/// Port of the public API unless told otherwise.
+/// Default port of the public API.
 const PORT_DEFAULT: u16 = 8080;
 
 /// Address of a PostgreSQL database: `postgres://user:password@host/name`. Shown without its
@@ -72,8 +72,8 @@ pub struct PostgresConfig {
 /// Settings of the control plane.
 #[derive(Debug, Clone)]
 pub struct ControlConfig {
-    /// Listen addresses of the public API. Port 0 takes any free one; [`crate::Control::addresses`]
-    /// says which.
+    /// Listen addresses of the public API. Port 0 takes any free port;
+    /// [`crate::Control::addresses`] returns it.
     pub listen: Vec<SocketAddr>,
     /// Socket to which agents on this host report.
     pub internal_socket: PathBuf,
@@ -90,7 +90,7 @@ pub struct ControlConfig {
     pub link_key: LinkKey,
     /// File of that secret, which is read again after a rotation.
     pub secret_file: Option<PathBuf>,
-    /// Take a join secret that is not the one that the store knows.
+    /// Accept a join secret that differs from the store's.
     pub accept_new_link_secret: bool,
     /// Requests per second of one workspace; `None` for no limit.
     pub requests_per_second: Option<NonZeroU32>,
@@ -118,7 +118,7 @@ pub struct ControlConfig {
     pub backups: Option<BackupConfig>,
     /// The login provider; `None` for API keys only.
     pub login: Option<LoginConfig>,
-    /// What happens to outdated frozen states.
+    /// Policy for outdated frozen states.
     pub outdated: OutdatedPolicy,
 }
 

@@ -56,7 +56,7 @@ impl Directory for StoredDirectory {
         let Some(record) = self.record(id).await? else { return Ok(None) };
         let tokens = self.store.tokens(&record.workspace).await.map_err(unavailable)?;
         let at = now();
-        // A network that cannot be read admits nobody.
+        // A key whose network list is unreadable is refused everywhere.
         let is_there = |token: &TokenRecord| {
             let networks = networks(&token.allow_from);
             networks.and_then(|networks| check_networks(&token.prefix, &networks, from)).is_ok()

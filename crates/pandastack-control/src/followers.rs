@@ -34,7 +34,7 @@ pub(crate) struct FollowerSlot {
 }
 
 impl Followers {
-    /// None yet. A stream that is silent for `comments_every` gets a comment.
+    /// No followers yet. A stream that is silent for `comments_every` gets a comment.
     pub(crate) fn new(comments_every: Duration) -> Self {
         Self { open: Arc::default(), comments_every }
     }

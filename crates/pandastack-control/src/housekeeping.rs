@@ -19,12 +19,12 @@ use crate::revocation::RECHECK_EVERY;
 const PRUNE_EVERY: Duration = Duration::from_secs(3600);
 /// Interval at which last-used times of keys are written.
 const TOUCH_EVERY: Duration = Duration::from_secs(60);
-/// Time for which ids of webhook deliveries are kept; Git hosts redeliver no later.
+/// Retention of webhook delivery ids; Git hosts do not redeliver later than that.
 const DELIVERY_DAYS: i64 = 14;
-/// Events are kept this long.
+/// Retention of events.
 const EVENT_DAYS: i64 = 30;
 
-/// Removes what a service keeps for a while.
+/// Removes a service's expired data.
 pub(crate) type PruneHook = Box<dyn Fn() -> BoxFuture<'static, Result<()>> + Send + Sync>;
 
 /// Removes old rows until shutdown: the server's own, and those of each hook.

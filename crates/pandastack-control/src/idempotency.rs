@@ -1,8 +1,9 @@
 //! `Idempotency-Key`: a request with a key runs once; repeated within the window, it gets the same
 //! response.
 //!
-//! Answers below 500 are kept, except 429: after the others a client should try again and mean it. The work runs to
-//! its end even if the client goes away, because its repetition will ask for the answer.
+//! Responses below 500 are stored, except 429: after any other a retry should run the request
+//! again. The work runs to its end even if the client disconnects, because a retry will ask for the
+//! response.
 
 use std::sync::Arc;
 
@@ -27,7 +28,8 @@ use sha2::{Digest, Sha256};
 
 use crate::replicas::Member;
 
-/// Largest answer that is kept. A larger one is given, but its repetition is a new request.
+/// Largest stored response. A larger one is sent but not stored, so its repetition is a new
+/// request.
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;
 
 /// The claimed `Idempotency-Key` of this request, if it has one.

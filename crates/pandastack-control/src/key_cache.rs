@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use pandastack_rest::Caller;
 use pandastack_types::{Error, ErrorCode, Result};
 
-/// Time for which a valid key is not looked up again.
+/// Time for which a valid key is cached.
 const REMEMBERED: Duration = Duration::from_secs(5);
 /// Keys remembered at once; beyond it all are forgotten and looked up again.
 const REMEMBERED_MAX: usize = 10_000;

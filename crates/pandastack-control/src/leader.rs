@@ -1,4 +1,4 @@
-//! Background work of the leader, and what it forgets after a while.
+//! Background work of the leader, and removal of its expired data.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn prune_hooks(services: &Arc<Services>) -> Arc<[PruneHook]> {
     Arc::new([runs])
 }
 
-/// Background tasks of the leader, in the order in which they begin.
+/// Background tasks of the leader, in start order.
 pub(crate) fn leader_tasks(services: &Arc<Services>) -> Vec<LeaderTask> {
     fn task<F: Future<Output = ()> + Send + 'static>(
         services: &Arc<Services>,

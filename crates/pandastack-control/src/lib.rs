@@ -10,18 +10,20 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `serve`, `services` | starting and stopping; which service gets what |
-//! | `auth`, `access`, `tenants`, `signed_url`, `rate` | who may call, and how often |
+//! | `serve`, `services` | starting and stopping; wiring of the services |
+//! | `auth`, `access`, `tenants`, `signed_url`, `rate` | authentication, authorization, rate limits
+//! |
 //! | `login` | people: sign-in through a login provider, and the roles that it gives |
 //! | `console` | sessions of the web console, and the events that it follows |
 //! | `audit`, `idempotency`, `metrics`, `unread_body` | layers around every request |
 //! | `routes` | the HTTP surface of the sandbox core |
 //! | `replicas` | several servers on one database, of which one leads |
-//! | `schedule_targets`, `app_databases` | what one service needs of another |
-//! | `e2b_directory`, `preview_routes` | what the E2B facade and the edge ask about sandboxes |
+//! | `schedule_targets`, `app_databases` | adapters between services |
+//! | `e2b_directory`, `preview_routes` | lookups of sandboxes for the E2B facade and the edge |
 //!
-//! Must hold: a service knows no other service, and none knows this crate; what was acknowledged
-//! survives; a client that goes away leaves nothing half done. Losing this server stops no sandbox.
+//! Must hold: a service depends on no other service, nor on this crate; acknowledged changes
+//! survive; a client that disconnects leaves nothing half done. Losing this server stops no
+//! sandbox.
 
 #![forbid(unsafe_code)]
 

@@ -43,7 +43,7 @@ impl Default for Metrics {
 
 impl Metrics {
     pub(crate) fn count_request(&self, method: &str, route: &str, status: u16, took: Duration) {
-        // Clients may invent methods; the standard ones are enough to tell.
+        // Clients may invent methods, so only the standard ones become labels.
         let method = match method {
             "GET" | "POST" | "PUT" | "PATCH" | "DELETE" | "HEAD" => method,
             _ => "other",

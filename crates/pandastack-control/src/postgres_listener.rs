@@ -40,7 +40,7 @@ pub(crate) struct PostgresListener {
 }
 
 impl PostgresListener {
-    /// Binds; `dir` is where ports are remembered, `databases` are those that exist.
+    /// Binds the listeners; ports are remembered in `dir`, `databases` are the existing databases.
     pub(crate) async fn bind(
         config: &PostgresConfig,
         dir: &Path,
@@ -95,7 +95,7 @@ async fn bind_free(remembered: &Path) -> Result<TcpListener, ServeError> {
         }
         return Ok(listener);
     }
-    // None is free: the error of the first says why.
+    // No port is free; report the first port's error.
     listen(local(PORT_FIRST)).await
 }
 

@@ -1,11 +1,11 @@
 //! Rate limits: requests of a workspace, and invalid keys from an address. Each is a bucket, refilled
 //! steadily.
 //!
-//! Kept in memory: with several replicas each admits its share of what clients send it.
+//! Kept in memory: with several replicas, each one limits the requests that it receives.
 //!
 //! Written by hand because a limiter of the `governor` crate has one rate for all its keys and
-//! charges every call. Here a workspace may have a rate of its own, and an address is asked for
-//! before its key is checked and charged only if the key is bad.
+//! charges every call. Here a workspace may have its own rate, and an address is checked before its
+//! key, and charged only if the key is invalid.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -65,7 +65,7 @@ impl<K: Eq + Hash + Clone> Buckets<K> {
         admitted
     }
 
-    /// Puts one back into a bucket.
+    /// Returns one request to a bucket.
     fn put_back(&self, key: &K, flow: Flow, now: Instant) {
         let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(bucket) = buckets.get_mut(key) {
@@ -75,7 +75,7 @@ impl<K: Eq + Hash + Clone> Buckets<K> {
     }
 }
 
-/// Forgets the fuller half, and all that are full. Half of them, so that it is not done for every new key.
+/// Removes full buckets, and the fuller half of the rest, so that not every new key causes a prune.
 fn prune<K>(buckets: &mut HashMap<K, Bucket>, now: Instant) {
     let mut shares: Vec<f64> = buckets.values().map(|bucket| bucket.share(now)).collect();
     let middle = shares.len() / 2;
@@ -158,7 +158,7 @@ impl KeyFailures {
         }
     }
 
-    /// Takes back one that was counted before its key was known.
+    /// Refunds an attempt that was charged before its key was checked.
     pub(crate) fn refund(&self, address: Option<IpAddr>, now: Instant) {
         if let Some(address) = address {
             self.0.put_back(&address, Self::FLOW, now);

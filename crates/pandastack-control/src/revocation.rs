@@ -25,8 +25,8 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 /// Interval at which keys with open requests or streams are looked up.
 pub(crate) const RECHECK_EVERY: Duration = Duration::from_secs(2);
-/// Time that a request may continue after its key was revoked: one that revokes its own key is
-/// answered.
+/// Time for which a request may continue after its key was revoked, so that a request that revokes
+/// its own key is answered.
 const GRACE: Duration = Duration::from_secs(1);
 /// Answers up to here are sent in one go and not watched.
 const SMALL_ANSWER_BYTES: u64 = 64 * 1024;
@@ -35,7 +35,7 @@ const SMALL_ANSWER_BYTES: u64 = 64 * 1024;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Holder {
     pub(crate) workspace: WorkspaceId,
-    /// The public part of a key, or what stands in its place.
+    /// The public part of a key, or its substitute.
     pub(crate) prefix: String,
     /// The id of a console session, which may end before its key.
     pub(crate) session: Option<String>,
@@ -80,8 +80,8 @@ impl Revocations {
     }
 }
 
-/// Answers a request unless its key is revoked meanwhile, and ends the answer when that happens later. A
-/// request that is dropped ends as if its client had gone away.
+/// Answers a request unless its key is revoked first; a later revocation ends the response. A
+/// dropped request ends as if its client had disconnected.
 pub(crate) async fn guard(
     token: Arc<CancellationToken>,
     answering: impl Future<Output = Response>,

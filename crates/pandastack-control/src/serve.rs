@@ -1,7 +1,7 @@
 //! Starts and stops the control server: store, sockets, background tasks.
 //!
-//! [`Control::bind`] does everything that can fail; when it returns, clients may connect. [`Control::run`] serves until
-//! told to stop, then lets work in progress finish within [`STOP_WAIT`].
+//! [`Control::bind`] does everything that can fail; when it returns, clients may connect.
+//! [`Control::run`] serves until shutdown, then lets work in progress finish within [`STOP_WAIT`].
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -46,10 +46,10 @@ use crate::{bootstrap, routes};
 /// Time for work in progress to end after a stop was requested. Streams are cut then.
 const STOP_WAIT: Duration = Duration::from_secs(5);
 
-/// Why the control plane did not start.
+/// Reason why the control server did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// A folder or file of the data directory is not usable.
+    /// A directory or file in the data directory cannot be used.
     #[error("cannot use `{path}`; check that it exists and is writable")]
     DataDir {
         /// The path.
@@ -58,10 +58,10 @@ pub enum ServeError {
         #[source]
         source: std::io::Error,
     },
-    /// Another control plane works on the same data.
+    /// Another control server uses the same data.
     #[error("another control process uses `{0}`; stop it, or choose another data directory")]
     InUse(PathBuf),
-    /// An address is not usable.
+    /// An address cannot be used.
     #[error("cannot listen on {address}; another program may use it; choose another with --listen")]
     Listen {
         /// The address.
@@ -70,7 +70,7 @@ pub enum ServeError {
         #[source]
         source: std::io::Error,
     },
-    /// The join secret is not the one that the store was made with.
+    /// The join secret differs from the one that the store was created with.
     #[error(
         "the join secret (fingerprint {ours}) is not the one of this installation ({kept}); restore the file \
          `link-secret` from a backup. If it is lost, start once with --accept-new-link-secret: \
@@ -80,7 +80,7 @@ pub enum ServeError {
     SecretChanged {
         /// Fingerprint of the secret that was given.
         ours: String,
-        /// Fingerprint of the one that is expected.
+        /// Fingerprint of the expected secret.
         kept: String,
     },
     /// The machine's DNS settings are not usable.
@@ -127,7 +127,7 @@ impl Drop for DataDirLock {
 
 /// Binds and serves until `shutdown`.
 ///
-/// Boxed, so that the server is compiled in this crate and not in the one that awaits it.
+/// Boxed, so that the server is compiled in this crate and not in its caller's.
 pub fn serve(
     config: ControlConfig,
     shutdown: CancellationToken,
@@ -136,7 +136,7 @@ pub fn serve(
 }
 
 impl Control {
-    /// Opens the store, makes the first key if there is none, and binds all sockets.
+    /// Opens the store, creates the first key if none exists, and binds all sockets.
     pub async fn bind(config: ControlConfig) -> Result<Self, ServeError> {
         let dir = config.control_dir();
         let usable = |path: &Path| {
@@ -286,7 +286,7 @@ impl Control {
         if let Err(error) = services.keys.write_last_used().await {
             tracing::debug!(error = %chain(&error), "cannot record last-used times of keys");
         }
-        // Last, so that nobody else begins what is being finished here.
+        // Last, so that no other replica starts work that is still being finished here.
         leave.cancel();
         let left = membership.await;
         services.store.close().await;
@@ -294,9 +294,9 @@ impl Control {
     }
 }
 
-/// Refuses a join secret that is not the one of this installation: with another, no password that was derived
-/// from it is right and no backup can be read, which would be noticed too late. After a rotation, the
-/// fingerprint is that of the newest generation, so a copy of the file from before the rotation is refused,
+/// Refuses a join secret that is not this installation's: with another, derived passwords are wrong
+/// and backups cannot be read, which would be noticed too late. After a rotation, the fingerprint
+/// is that of the newest generation, so a copy of the file from before the rotation is refused,
 /// too.
 async fn require_same_secret(store: &SqlStore, config: &ControlConfig) -> Result<(), ServeError> {
     let ours = config.link_key.fingerprint();
@@ -359,7 +359,8 @@ pub(crate) async fn listen(address: SocketAddr) -> Result<TcpListener, ServeErro
     TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })
 }
 
-/// Binds a socket that only its owner may use; one left by a dead process is replaced (the lock says it is dead).
+/// Binds a socket that only its owner may use; replaces one left by a dead process (the lock proves
+/// that it is dead).
 fn bind_socket(path: &Path) -> std::io::Result<UnixListener> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),

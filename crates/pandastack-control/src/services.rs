@@ -1,4 +1,4 @@
-//! The parts of the server; each handler takes the one that it needs.
+//! The services of the server; each handler takes the ones it needs.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub(crate) struct Services {
     pub(crate) edge: Arc<Edge>,
     /// Signs what this server and its agents send each other.
     pub(crate) link: LinkKey,
-    /// File of that secret; `None` if it does not come from one.
+    /// File of that secret; `None` if it was not read from a file.
     pub(crate) secret_file: Option<std::path::PathBuf>,
     /// Changes of what names of apps lead to.
     pub(crate) names: Arc<NameChanges>,
@@ -47,7 +47,7 @@ pub(crate) struct Services {
     pub(crate) audit: Arc<AuditLog>,
     /// Destination of the audit log export.
     pub(crate) audit_sink: Option<AuditSink>,
-    /// What happens to outdated frozen states.
+    /// Policy for outdated frozen states.
     pub(crate) outdated: OutdatedPolicy,
     /// Refused calls that the audit log may still take.
     pub(crate) refusals: RefusalBudget,
@@ -56,7 +56,7 @@ pub(crate) struct Services {
     pub(crate) apps: Arc<Apps>,
     pub(crate) templates: Arc<Templates>,
     pub(crate) databases: Arc<ManagedDatabases>,
-    /// This server among those that share the database.
+    /// This server's place among the replicas that share the database.
     pub(crate) replicas: Arc<Replicas>,
 }
 

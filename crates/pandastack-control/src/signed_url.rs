@@ -38,10 +38,10 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 
 type Pairs = Vec<(String, String)>;
 
-/// What a URL opens.
+/// The resource that a signed URL opens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// A file of a sandbox; the parameter `path` says which.
+    /// A file of a sandbox, named by the parameter `path`.
     File(SandboxId),
     /// Files of a template build.
     BuildFiles(BuildId),
@@ -56,7 +56,7 @@ impl Target {
         }
     }
 
-    /// What is signed for it. No sandbox has an id with a slash.
+    /// The signed text. The forms cannot collide: a sandbox id contains no slash.
     fn signed_text(&self) -> String {
         match self {
             Self::File(sandbox) => sandbox.to_string(),
@@ -64,7 +64,7 @@ impl Target {
         }
     }
 
-    /// Its path.
+    /// Path of the signed route.
     fn path(&self) -> String {
         match self {
             Self::File(sandbox) => format!("/v1/sandboxes/{sandbox}/fs"),
@@ -73,14 +73,15 @@ impl Target {
     }
 }
 
-/// A request that came with a signature instead of a key.
+/// The signature parameters of a request without a key.
 pub(crate) struct SignatureParams {
     method: &'static str,
     target: Target,
     pairs: Pairs,
 }
 
-/// Reads the signature of a request that carries no key; `None` when it has none, or is not for files.
+/// Reads the signature of a request without a key; `None` if it has no signature, or is not for
+/// files.
 pub(crate) fn presented(request: &Request) -> Option<SignatureParams> {
     if request.headers().contains_key(header::AUTHORIZATION) || request.headers().contains_key(API_KEY_HEADER)
     {
@@ -105,7 +106,7 @@ impl SignatureParams {
     fn one(&self, name: &str) -> Option<&str> {
         let mut values = self.pairs.iter().filter(|(key, _)| key == name);
         let (_, value) = values.next()?;
-        // Given twice, the one that is checked might not be the one that is used.
+        // If a parameter occurs twice, the checked value might not be the used one.
         values.next().is_none().then_some(value)
     }
 

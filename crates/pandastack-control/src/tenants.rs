@@ -29,7 +29,7 @@ pub(crate) async fn create(services: &Services, record: &WorkspaceRecord) -> Res
     Ok(services.store.insert_workspace(record).await?)
 }
 
-/// Suspends a workspace. Returns once each of its machines was told to sleep.
+/// Suspends a workspace. Returns once each of its machines was requested to sleep.
 pub(crate) async fn suspend(
     services: &Arc<Services>,
     id: &WorkspaceId,
@@ -48,7 +48,7 @@ pub(crate) async fn suspend(
 pub(crate) async fn resume(services: &Arc<Services>, id: &WorkspaceId) -> Result<WorkspaceRecord> {
     let record = services.store.move_workspace(id, &WorkspaceMove::Resume, now()).await?;
     forget(services, id);
-    // Work that fell due meanwhile is due now.
+    // Work that fell due during the suspension is due now.
     services.sandboxes.note_expiry_change();
     services.scheduler.wake();
     services.functions.wake_queue();
@@ -134,7 +134,7 @@ async fn empty(services: &Arc<Services>, id: &WorkspaceId) -> Result<()> {
         return Ok(());
     }
     match store.move_workspace(id, &WorkspaceMove::Deleted, now()).await {
-        // Another one was faster.
+        // Another request has already deleted it.
         Err(StoreError::NotFound { .. }) => Ok(()),
         moved => Ok(moved.map(drop)?),
     }

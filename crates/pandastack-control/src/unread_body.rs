@@ -1,7 +1,8 @@
 //! Responses to requests whose body was not read.
 //!
-//! A refusal often comes before the body was read. The server then closes the connection, and a client that keeps it for
-//! its next request would find it broken; so the answer says `Connection: close`.
+//! Requests are often refused before their body was read. The server then closes the connection,
+//! and a client that reuses it for its next request would find it broken; so the response has
+//! `Connection: close`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -10,7 +10,7 @@ pub struct PublicAddress {
     /// Below it every database has a name: `<id>.<domain>`. Without one they are distinguished by
     /// an option.
     pub domain: Option<String>,
-    /// Address where there is no domain.
+    /// Host name or address to use without a domain.
     pub host: String,
     /// Port.
     pub port: u16,
@@ -23,8 +23,8 @@ impl PublicAddress {
             Some(domain) => {
                 format!("postgresql://{TENANT}:{password}@{label}.{domain}:{port}/{DATABASE}?sslmode=require")
             }
-            // Named though the port may be its own: over HTTP the string is all that says which
-            // database is meant.
+            // Include the name even if the database has its own port: over HTTP only the string
+            // identifies the database.
             None => format!(
                 "postgresql://{TENANT}:{password}@{}:{port}/{DATABASE}?sslmode=require&options=endpoint%3D{label}",
                 self.host

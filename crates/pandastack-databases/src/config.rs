@@ -7,7 +7,7 @@ pub struct BackupConfig {
     pub url: url::Url,
     /// Settings of the store, such as `aws_access_key_id`.
     pub store_settings: Vec<(String, String)>,
-    /// Number of days of which every instant can be restored.
+    /// Number of past days within which every instant can be restored.
     pub retention_days: u16,
 }
 

@@ -45,7 +45,8 @@ pub(crate) async fn connect(
     connect_port(databases, sandbox, endpoint.listener.port()).await
 }
 
-/// Connects to the administrator's first session. `None` if there is none, as with older templates.
+/// Connects to the administrator's first session. `None` if the machine has none, as with older
+/// templates.
 pub(crate) async fn connect_first(
     databases: &ManagedDatabases,
     sandbox: &SandboxId,
@@ -53,7 +54,7 @@ pub(crate) async fn connect_first(
     match connect_port(databases, sandbox, FIRST_SESSION_PORT).await {
         Ok(backend) => Ok(Some(backend)),
         Err(EdgeError::PortClosed) => Ok(None),
-        // One may wait all the same, and must not be left open.
+        // The session may still be waiting, and must not be left open.
         Err(error) => {
             let endpoint = Endpoint { database: sandbox.to_string(), listener: Listener::Direct };
             Err(explain(&error, sandbox, &endpoint))

@@ -1,6 +1,6 @@
 //! Passwords of databases: derived from the installation's join secret, the database and a count of
-//! resets. Nothing secret is stored, and a password can always be shown again to those who may see
-//! it.
+//! resets. Nothing secret is stored, and a password can always be shown again to an authorized
+//! caller.
 
 use std::collections::BTreeMap;
 
@@ -27,8 +27,9 @@ fn shortened(mut digits: String) -> String {
     digits
 }
 
-/// From the generation of the secret that was current when the password was last set: a rotation of the
-/// secret changes no password, and a reset moves it to the new generation.
+/// Derived from the generation of the secret that was current when the password was last set: a
+/// rotation of the secret changes no password, and a reset moves the password to the new
+/// generation.
 fn of_tenant(link: &LinkKey, purpose: &str, record: &DatabaseRecord) -> String {
     let parts = [record.id.as_str(), &record.spec.revision.to_string()];
     let generation = record.spec.secret_generation.max(1);
@@ -52,7 +53,7 @@ pub(super) fn is_broker_token(link: &LinkKey, record: &DatabaseRecord, given: &s
     broker_token(link, record).as_bytes().ct_eq(given.as_bytes()).into()
 }
 
-/// It is set once, when a database is created, and is of no use outside the host.
+/// It is set once, when a database is created, and is useless outside the host.
 fn administrator_password(link: &LinkKey, id: &DatabaseId) -> String {
     shortened(link.derive_lasting("database-administrator", &[id.as_str()]))
 }

@@ -2,13 +2,13 @@
 //!
 //! A program in the machine watches the volume and makes the server read-only before it is full
 //! (the template's `pandastack-postgres-room`), because only there a writer can be stopped in time.
-//! This module checks whether it did, so that users are told: clients with each resulting error,
-//! and everyone in the database's status.
+//! This module checks whether it did, and reports it: to clients with each resulting error, and in
+//! the database's status.
 //!
-//! Takes no input: a check asks every server once, and then those that have written since, which
-//! their log tells. A check counts as use, so a database without writes is left to fall asleep; a
-//! sleeping one is never woken. Results are kept by this process only; after a restart the next
-//! check finds them again.
+//! Takes no input: a check queries every server once, and after that only servers that have written
+//! since, judging by their log position. A check counts as use, so a database without writes is
+//! left to fall asleep; a sleeping one is never woken. Results are kept by this process only; after
+//! a restart the next check finds them again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ const CHECK_EVERY: Duration = Duration::from_secs(15);
 /// Time that a client with an error waits to learn that a full database has space again.
 const RECHECK_WAIT: Duration = Duration::from_secs(1);
 /// Longest time for the program in the machine to notice that a volume has grown, and the interval
-/// of checks meanwhile.
+/// of checks during it.
 const GROWTH_WAIT: Duration = Duration::from_secs(30);
 const GROWTH_CHECK: Duration = Duration::from_millis(200);
 const MIB: u64 = 1024 * 1024;
@@ -60,7 +60,7 @@ async fn check_all(databases: &Arc<ManagedDatabases>) -> Result<()> {
     Ok(())
 }
 
-/// Asks the server of a database, if its machine is awake.
+/// Queries the server of a database, if its machine is awake.
 async fn check(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> bool {
     let Some(sandbox) = &record.sandbox else { return false };
     let (asked, written) = (Instant::now(), databases.backups.written(&record.id));
@@ -79,8 +79,8 @@ async fn query(databases: &Arc<ManagedDatabases>, id: &DatabaseId, sandbox: &San
     server::is_full(databases, id, Backend::uncounted(stream)).await.ok()
 }
 
-/// Waits until the server of a database whose volume has grown takes writes again. One that sleeps
-/// is asked when it is awake.
+/// Waits until a database's server accepts writes again after its volume has grown. A sleeping
+/// database is checked when it is awake.
 pub(super) async fn await_writable(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) {
     let Some(sandbox) = record.sandbox.as_ref().filter(|_| databases.full_disks.is_full(&record.id)) else {
         return;

@@ -17,7 +17,7 @@ const KNOWN_FOR: Duration = Duration::from_secs(2);
 #[derive(Default)]
 pub(crate) struct FullDisks {
     found: Mutex<HashMap<DatabaseId, DiskCheck>>,
-    /// Of those who ask because of an error: the others have the answer of the first.
+    /// Locks for checks after an error: concurrent callers share the first one's result.
     pub(crate) locks: KeyedMutex<DatabaseId>,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct FullDisks {
 #[derive(Clone, Copy)]
 pub(crate) struct DiskCheck {
     pub(crate) full: bool,
-    /// When the question was put: what it answers may have changed by the time of the answer.
+    /// Time of the query: the state may have changed by the time of the response.
     pub(crate) asked: Instant,
     /// Position of its log at the check.
     pub(crate) written: Option<LogPosition>,
@@ -59,7 +59,7 @@ impl FullDisks {
         self.lock().retain(|id, _| is_wanted(id));
     }
 
-    /// Whatever was found does not hold any more.
+    /// Discards an outdated result.
     pub(crate) fn forget(&self, id: &DatabaseId) {
         self.lock().remove(id);
     }

@@ -9,10 +9,10 @@
 //! | module | owns |
 //! |---|---|
 //! | `routes` | the API |
-//! | `query` | statements that come over HTTP |
-//! | `ops` | making, copying, changing, deleting |
-//! | `machines`, `spec` | the machine and the volume of a database, and what they are made of |
-//! | `server` | what is said to a server as its administrator |
+//! | `query` | statements over HTTP |
+//! | `ops` | creating, branching, changing, deleting |
+//! | `machines`, `spec` | the machine and the volume of a database, and their specs |
+//! | `server` | administrator sessions and their statements |
 //! | `shell` | commands in the machine of a database |
 //! | `replay` | starting a server, and waiting until it has replayed its log |
 //! | `backups` | the archive: base backups, log, restores |
@@ -20,10 +20,10 @@
 //! | `gateway` | databases as the edge reaches them; holds clients while a machine is replaced |
 //! | `connector` | connections to the server of a machine |
 //! | `address` | where clients connect to |
-//! | `attachments` | the trait by which it learns that an app uses a database |
-//! | `ports` | a port of its own for each, where they have no names |
-//! | `view` | what users see |
-//! | `recovery` | what a stopped control left behind |
+//! | `attachments` | the trait that tells whether an app uses a database |
+//! | `ports` | a port for each database, without host names |
+//! | `view` | the API's view of a database |
+//! | `recovery` | cleanup after a stopped control |
 //! | `disk_guard`, `full_disks` | whether a database can be written to |
 //! | `revive` | another machine for a database that lost its own |
 //! | `reset` | new passwords, also for servers that were out of reach |
@@ -31,7 +31,7 @@
 //! Data is on a volume that belongs to the database: machines come and go.
 //!
 //! Must hold: a new database is reported only after a query succeeded the way users send it.
-//! Existing databases are brought back whatever their owners have made of role and database, so
+//! Existing databases are revived even if their owners changed or dropped role and database, so
 //! checks use the administrator. A create that fails leaves neither row nor machine nor volume. A
 //! machine of a database is reached through the database only. Machines are driven by the
 //! operations of the sandbox API: there is no second way to make one.

@@ -57,7 +57,7 @@ pub(crate) fn ready(record: &DatabaseRecord) -> Result<&SandboxId> {
     }
 }
 
-/// Marks a database as being worked on; refuses one that is.
+/// Marks a database as in use by an operation; refuses if it already is.
 pub fn take_mark(databases: &ManagedDatabases, id: &DatabaseId) -> Result<InFlightMark> {
     databases.background.mark(&OperationKey::Database(id.clone())).ok_or_else(|| taken(id))
 }

@@ -132,7 +132,7 @@ fn as_database(error: Error) -> Error {
     }
 }
 
-/// Changes what can be changed of a database that exists. Runs to its end even if the caller is dropped.
+/// Changes the settings of an existing database. Runs to its end even if the caller is dropped.
 pub(super) async fn change(
     databases: &Arc<ManagedDatabases>,
     record: DatabaseRecord,
@@ -163,7 +163,8 @@ async fn change_marked(
         let volumes = databases.volumes.owned_by(&record.workspace, &owner(&record.id)).await?;
         let volume = volumes.into_iter().next();
         let volume = volume.ok_or_else(|| Error::conflict("this database has no volume to resize"))?;
-        // A file system grows in a machine that runs, and one that is full sleeps as others do.
+        // A file system grows only in a running machine, and a database with a full disk may be
+        // asleep.
         set_awake(databases, &record, true).await?;
         databases.volumes.grow(volume, storage_mb).await?;
         disk_guard::await_writable(databases, &record).await;
@@ -177,8 +178,8 @@ async fn change_marked(
     }
 }
 
-/// Moves a database to a machine of another size. Its server stops cleanly first, so that it starts without
-/// replaying its log; connecting clients are held meanwhile.
+/// Moves a database to a machine of another size. Its server stops cleanly first, so that it starts
+/// without replaying its log; connecting clients are held until then.
 async fn resize(
     databases: &Arc<ManagedDatabases>,
     record: DatabaseRecord,
@@ -196,7 +197,7 @@ async fn resize(
     match revive::replace(databases, resized).await {
         Ok(_) => Ok(databases.store.database(Some(&record.workspace), &record.id).await?),
         Err(error) => {
-            // As it was: without a machine it counts as lost, and is brought back.
+            // Keep the record: without a machine the database counts as lost, and is revived.
             databases.store.update_database(&record).await?;
             Err(error)
         }

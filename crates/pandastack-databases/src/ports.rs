@@ -1,5 +1,5 @@
-//! One port per database, for installations without database host names: many clients can send neither
-//! a host name nor an option, and would have no way to say which one they mean.
+//! One port per database, for installations without database host names: many clients can send
+//! neither a host name nor an option, and could not name their database otherwise.
 //!
 //! Connection strings name the port, so it is remembered in a file of this server and bound again
 //! before anything is served. A database gets a port when its connection details are first shown,
@@ -64,7 +64,7 @@ impl Ports {
         for (id, number) in remembered.into_iter().filter(|(id, _)| databases.contains(id)) {
             match TcpListener::bind((ip, number)).await {
                 Ok(listener) => drop(kept.insert(id.clone(), ports.hand_over(&id, number, listener))),
-                // The database gets another port, once a client asks.
+                // The database gets another port once a client requests its connection details.
                 Err(error) => {
                     tracing::warn!(
                         database = %id, port = number, error = %chain(&error),
@@ -85,7 +85,7 @@ impl Ports {
         }
         let listener = self.bind_free(&kept).await?;
         let number = listener.local_addr()?.port();
-        // First the file: nobody is told of a port that the next start does not know.
+        // Write the file first: a port must not be reported before the next start would know it.
         let numbers = kept.iter().map(|(id, port)| (id, port.number));
         self.remember(&numbers.chain([(id, number)]).collect()).await?;
         kept.insert(id.clone(), self.hand_over(id, number, listener));
@@ -107,7 +107,7 @@ impl Ports {
     async fn bind_free(&self, kept: &BTreeMap<DatabaseId, Port>) -> io::Result<TcpListener> {
         let mut last = io::Error::from(io::ErrorKind::AddrInUse);
         for number in PORT_FIRST..PORT_FIRST + PORTS_TRIED {
-            // One whose listener is just ending can be bound, and is still somebody's.
+            // A port whose listener is just closing can be bound, but still belongs to a database.
             if kept.values().any(|port| port.number == number) {
                 continue;
             }
@@ -122,7 +122,7 @@ impl Ports {
     fn hand_over(&self, id: &DatabaseId, number: u16, listener: TcpListener) -> Port {
         let stop = self.shutdown.child_token();
         let endpoint = Endpoint { database: id.to_string(), listener: Listener::Direct };
-        // There is no receiver when the server ends.
+        // The receiver is gone when the server shuts down.
         let _ = self.serve.try_send(BoundPort { listener, endpoint, stop: stop.clone() });
         Port { number, stop }
     }

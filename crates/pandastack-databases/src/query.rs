@@ -56,7 +56,7 @@ fn rows(outcome: Outcome, took: Duration) -> DatabaseRows {
     let cell = |(value, oid): (Option<String>, &u32)| {
         value.map_or(serde_json::Value::Null, |text| json_of(&text, *oid))
     };
-    // Of a truncated change only the rows that came back are known.
+    // Of a truncated change only the returned rows are known.
     let unknown = if outcome.truncated { outcome.rows.len() as u64 } else { 0 };
     let (command, count) = (outcome.command().to_owned(), outcome.row_count().unwrap_or(unknown));
     let column = |column: pandastack_postgres::Column| DatabaseColumn {

@@ -1,10 +1,10 @@
 //! Recovery after a crash of control: completes or undoes unfinished creates and deletes.
 //!
-//! A database that was being created is given up and its machine deleted: the client got no answer.
-//! One that was being deleted is deleted. One that is ready keeps the machine that its record
-//! names, with that machine's volume; others that were to take its place, or only to try a restore,
-//! are deleted with theirs. All of it is safe to repeat, and what fails for one database is no
-//! reason to leave the others.
+//! A database that was being created is removed with its machine: the client got no response. A
+//! database that was being deleted is deleted. A ready database keeps the machine that its record
+//! names, with that machine's volume; machines that were to replace it, or only to test a restore,
+//! are deleted with theirs. All of it is safe to repeat, and a failure for one database does not
+//! stop the others.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::{backups, machines, ops, revive};
 /// Error of a database whose create was interrupted.
 const STOPPED: &str = "the server stopped while creating it; delete it and create another";
 
-/// Finishes what was in progress. Called once at the start, before anything new begins.
+/// Finishes interrupted operations. Called once at the start, before new operations.
 pub async fn recover(databases: Arc<ManagedDatabases>) {
     for state in [DatabaseState::Creating, DatabaseState::Ready, DatabaseState::Deleting] {
         let records = match databases.store.databases_in(state).await {
@@ -42,7 +42,7 @@ pub async fn recover(databases: Arc<ManagedDatabases>) {
 }
 
 async fn recover_one(databases: &Arc<ManagedDatabases>, record: DatabaseRecord) -> Result<()> {
-    // Another operation may have been faster: a marked database is in progress now.
+    // Another operation may have started: a marked database is in use.
     let Some(_marked) = databases.background.mark(&OperationKey::Database(record.id.clone())) else {
         return Ok(());
     };
@@ -70,7 +70,7 @@ async fn abandon_create(databases: &Arc<ManagedDatabases>, record: DatabaseRecor
 /// The record has the last word on a failover that was cut off: the volumes of the machine it names
 /// are the database's, those of any other go with that one.
 async fn keep_named(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> Result<()> {
-    // Whoever brings a lost one back begins with removing all of its machines, and keeps the volume.
+    // A revival of a lost database starts by removing all of its machines, and keeps the volume.
     let Some(named) = record.sandbox.as_ref().filter(|_| record.state == DatabaseState::Ready) else {
         return Ok(());
     };

@@ -19,9 +19,9 @@ use crate::server::{login_error, run_error, run_in, statement};
 use crate::service::ManagedDatabases;
 use crate::{connector, shell};
 
-/// Starts what does not run, by the template's own program, and says why it cannot. That program
-/// waits ten minutes for the server and no longer. A server that has more log to replay continues,
-/// as [`REPLAYING`] reports, and the rest is started beside it.
+/// Starts services that are not running, with the template's own program, and prints the reason if
+/// that fails. That program waits ten minutes for the server and no longer. A server that has more
+/// log to replay continues, as [`REPLAYING`] reports, and the rest is started beside it.
 pub(super) const START: &str = "pandastack-postgres || { runuser -u postgres -- /opt/postgres/16/bin/pg_ctl \
      --pgdata=/var/lib/postgresql/data status > /dev/null && pandastack-postgres && echo replaying; } || \
      { tail -n 20 /var/log/postgresql/postgresql-*.log >&2; exit 1; }";
@@ -31,16 +31,16 @@ const REPLAYING: &str = "replaying";
 const START_SECONDS: u64 = 660;
 /// Time that a server may replay its log after that before it counts as not started.
 const REPLAY_MAX: Duration = Duration::from_secs(2 * 60 * 60);
-/// Time without an answer to probes after which the machine counts as stuck. Meanwhile nothing else
-/// is done to the database, a failover neither.
+/// Time without an answer to probes after which the machine counts as stuck. Until then no other
+/// operation on the database runs, not even a failover.
 const NO_ANSWER_MAX: Duration = Duration::from_secs(10 * 60);
 /// Between two probes.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// SQLSTATE of a server that takes no sessions yet.
 const NOT_YET: &str = "57P03";
-/// Of a statement that took too long.
+/// SQLSTATE of a statement that took too long.
 const CANCELLED: &str = "57014";
-/// Of a session that ended with its server or its machine; the next probe tells which.
+/// SQLSTATE of a session that ended with its server or its machine; the next probe shows which.
 const ENDED: &str = "57P01";
 
 /// The result of a probe.
@@ -54,7 +54,7 @@ pub(super) enum Replay {
     NoAnswer,
 }
 
-/// Why a probe got no response.
+/// Reason why a probe got no response.
 #[derive(Debug)]
 enum ProbeError {
     Connect(EdgeError),
@@ -99,8 +99,8 @@ async fn await_replayed(
     }
 }
 
-/// Checks whether a server still replays its log. Its administrator is that of the database whose log it
-/// is. Fails if it can never complete.
+/// Checks whether a server still replays its log. `original` is the database whose log is replayed,
+/// and whose administrator the server has. Fails if the replay can never complete.
 pub(super) async fn probe(
     databases: &Arc<ManagedDatabases>,
     original: &DatabaseId,

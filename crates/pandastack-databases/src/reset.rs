@@ -1,15 +1,14 @@
 //! New passwords for the users of databases.
 //!
 //! ```text
-//!   the record has the new count, and that its server must be told -> the server is told -> the record: it was
+//!   record: new count, reset pending -> the server gets the new password -> record: reset done
 //! ```
 //!
-//! Must hold: the password that the platform shows is the one that it gave the server, in the end.
-//! An interrupted reset is finished when the database is brought back, or by the next check of
-//! `revive`. A password that a tenant chose with `ALTER ROLE` is theirs, and stays until they ask
-//! for another. The server itself notes the last reset that it was told of, beside the password:
-//! what is restored from a log that ends before a reset says so, whatever the tenant has made of
-//! its role.
+//! Must hold: the password that the platform shows is eventually the server's. An interrupted reset
+//! is finished when the database is brought back, or by the next check of `revive`. A password that
+//! a tenant chose with `ALTER ROLE` is theirs, and stays until they ask for another. The server
+//! itself records the last reset that it applied, next to the password: so a server restored from a
+//! log that ends before a reset is recognized, even if the tenant changed the role.
 
 use std::sync::Arc;
 
@@ -53,7 +52,7 @@ pub(super) async fn finish(
     Ok(record)
 }
 
-/// Tells a server that was restored of a reset that its log did not have.
+/// Applies a password reset to a restored server whose log did not contain it.
 pub(super) async fn apply_missed_reset(
     databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,

@@ -4,13 +4,13 @@
 //! ```text
 //!   machine lost -> its row is removed, which frees the volume -> the template's disk boots with that volume
 //!     -> the server replays its log -> `SELECT 1` as its administrator -> the record names the new machine
-//!   port closed, seen by a client or by who follows the log -> the server is started, and replays its log -> `SELECT 1`
+//!   port closed, seen by a client or the archiver -> the server starts and replays its log -> `SELECT 1`
 //! ```
 //!
-//! Whatever was acknowledged is on the volume. Takes no input: a check handles every lost machine,
-//! and every reset of a password that was cut off, so a missed or repeated wake-up does no harm,
-//! and a server that stops half way begins again with the first step. A volume is on one host:
-//! while that does not respond, the machine is not known to be gone and nothing is done.
+//! All acknowledged data is on the volume. Takes no input: a check handles every lost machine, and
+//! every reset of a password that was cut off, so a missed or repeated wake-up does no harm, and a
+//! server that stops half way begins again with the first step. A volume is on one host: while that
+//! does not respond, the machine is not known to be gone and nothing is done.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,9 +33,9 @@ use crate::{machines, replay, reset, server};
 const CHECK_EVERY: Duration = Duration::from_secs(15);
 /// Pause after an attempt that failed, however many clients wait.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
-/// Time that a connecting client is held meanwhile.
+/// Longest time that a connecting client is held during a replacement.
 const HOLD: Duration = Duration::from_secs(90);
-/// Between two checks meanwhile.
+/// Interval between checks while a client is held.
 const HOLD_CHECK: Duration = Duration::from_secs(1);
 
 /// Replaces lost machines until shutdown.
@@ -114,8 +114,8 @@ async fn revive(databases: &Arc<ManagedDatabases>, record: &DatabaseRecord) -> R
     Ok(())
 }
 
-/// Moves a database and its volume to another machine of the recorded size. Clients that connect meanwhile
-/// are held.
+/// Moves a database and its volume to another machine of the recorded size. Connecting clients are
+/// held during the move.
 pub(super) async fn replace(
     databases: &Arc<ManagedDatabases>,
     mut record: DatabaseRecord,
@@ -164,7 +164,7 @@ pub(super) async fn restart(
             let restarting = async move { restart_marked(&for_task, &id, &closed, marked).await };
             return databases.background.owned(restarting).await;
         }
-        // Another operation starts it, or does something that may end with a server.
+        // Another operation is starting the server, or may start it at its end.
         let waited = tokio::time::timeout(HOLD_CHECK, done).await;
         let record = databases.store.database(None, id).await?;
         let sandbox = machines::ready(&record)?;
@@ -215,7 +215,8 @@ pub(super) async fn await_machine(databases: &ManagedDatabases, id: &DatabaseId)
             return machines::ready(&record).cloned();
         }
         databases.revivals.wanted.notify_one();
-        // Another server on the same database may be the one that replaces it, and tells nobody here.
+        // Another replica may be the one that replaces the machine, and does not notify this
+        // process.
         let _ = tokio::time::timeout(HOLD_CHECK, done).await;
         if Instant::now() >= deadline {
             let message = format!("the machine of database `{id}` was lost; its replacement is not ready");

@@ -21,7 +21,7 @@ use crate::{machines, shell};
 const WAIT: Duration = Duration::from_secs(30);
 /// Longest time for a server to write everything out and stop.
 const STOP_SECONDS: u64 = 300;
-/// Sessions end; what they had not committed is rolled back.
+/// Ends sessions and rolls back uncommitted transactions.
 const STOP: &str = "runuser -u postgres -- /opt/postgres/16/bin/pg_ctl --pgdata=/var/lib/postgresql/data --silent -w -t 290 -m fast stop && sync";
 /// Sessions of others, in a copy: their clients are connected to the original.
 const END_SESSIONS: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
@@ -33,7 +33,7 @@ const STATS: &str = "SELECT sum(pg_database_size(datname))::bigint, \
      coalesce(100 * sum(blks_hit) / nullif(sum(blks_hit) + sum(blks_read), 0), 100)::int, \
      current_setting('server_version') FROM pg_stat_database WHERE datname IS NOT NULL";
 
-/// The template's program that watches the volume says so by a file.
+/// The template's program that watches the volume marks a full disk with a file.
 const IS_FULL: &str = "SELECT (pg_stat_file('/run/postgresql/room.conf', true)).size IS NOT NULL";
 
 /// Query for the last password reset that a server applied: a comment on the administrator's role,
@@ -49,9 +49,8 @@ pub(super) enum Origin<'a> {
     Copy(&'a DatabaseId),
 }
 
-/// Gives a new server passwords of its own, then asks it something: one from the template as its
-/// user would, a copy as its administrator, because what its user may do there is the original's
-/// owner's business.
+/// Sets a new server's own passwords, then runs a query: on a server from the template as its user,
+/// on a copy as its administrator, because the user's rights there are up to the original's owner.
 pub(super) async fn set_up(
     databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
@@ -88,8 +87,8 @@ async fn begin(
     }
 }
 
-/// The first words to a server that was brought back. Nothing here may depend on what a tenant can
-/// change: its password, or whether its database exists and takes connections.
+/// The first statements on a revived server. They must not depend on anything a tenant can change:
+/// the tenant's password, or whether its database exists and accepts connections.
 pub(super) async fn resume(
     databases: &Arc<ManagedDatabases>,
     record: &DatabaseRecord,
@@ -156,7 +155,7 @@ fn comment(record: &DatabaseRecord) -> String {
     format!("COMMENT ON ROLE {ADMINISTRATOR} IS '{}'", revision_note(record))
 }
 
-/// In one statement: a reset that comes meanwhile writes a newer note.
+/// A single statement, because a concurrent reset writes a newer note.
 fn record_if_absent(record: &DatabaseRecord) -> String {
     let (id, comment) = (&record.id, comment(record));
     format!(
@@ -202,7 +201,7 @@ pub(super) async fn run_in(mut session: Session, statements: &[Statement]) -> Re
     outcomes
 }
 
-/// No database at all, for sessions that are never asked to connect again.
+/// Finds no database, for sessions that never reconnect.
 struct NoDatabase;
 
 #[async_trait]
@@ -277,7 +276,7 @@ fn one_machine(databases: &Arc<ManagedDatabases>, sandbox: &SandboxId) -> (Machi
     (machine, Endpoint { database: sandbox.to_string(), listener: Listener::Direct })
 }
 
-/// A session that could not be opened, as the API says it.
+/// Converts a failed login to an API error.
 pub(super) fn login_error(error: LoginError) -> Error {
     match error {
         LoginError::Sql(error) => sql_error(&error),
@@ -287,7 +286,7 @@ pub(super) fn login_error(error: LoginError) -> Error {
     }
 }
 
-/// Converts an error that the server reported. A transient one is not the caller's mistake.
+/// Converts an error that the server reported. A transient error is not the caller's mistake.
 fn sql_error(error: &SqlError) -> Error {
     let more = [error.field('D'), error.field('H')].into_iter().flatten();
     let more: String = more.map(|sentence| format!(". {sentence}")).collect();
@@ -295,7 +294,7 @@ fn sql_error(error: &SqlError) -> Error {
     Error::new(code, format!("{error}{more}"))
 }
 
-/// Statements that came to nothing, as the API says it.
+/// Converts failed statements to an API error.
 pub(super) fn run_error(error: RunError) -> Error {
     match error {
         RunError::Session(error) => login_error(error),

@@ -32,7 +32,7 @@ pub struct DatabasesParts {
     pub background: Background,
     /// Derives passwords and keys of archives.
     pub link: LinkKey,
-    /// Asked whether a database is attached to an app.
+    /// Lookup of whether a database is attached to an app.
     pub attachments: Arc<dyn Attachments>,
     /// Without it no backups are made.
     pub backups: Option<BackupConfig>,

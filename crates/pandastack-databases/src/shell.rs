@@ -10,7 +10,7 @@ use pandastack_types::api::{ExecRequest, ExecResult};
 /// Time for the host to answer, beyond the command's own.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Runs a command to its end, which comes within `seconds`. The caller checks the exit status.
+/// Runs a command to its end, for at most `seconds`. The caller checks the exit status.
 pub(crate) async fn run(
     machine: &Machine,
     command: &str,

@@ -64,9 +64,9 @@ pub(crate) fn new_record(workspace: WorkspaceId, spec: DatabaseSpecRecord) -> Da
     }
 }
 
-/// An id that can be the first label of a host name. Drivers that come over HTTP by `<id>.<domain>`
-/// are taken for visitors of a sandbox's port if it begins as `<port>-<sandbox id>` does, which one
-/// of forty random ones would.
+/// An id that can be the first label of a host name. HTTP drivers connect to `<id>.<domain>`; an id
+/// that begins like `<port>-<sandbox id>` would route them to a sandbox's port, and one of forty
+/// random ids does.
 fn fresh_id() -> DatabaseId {
     loop {
         let id = DatabaseId::random();
@@ -80,7 +80,7 @@ fn begins_with_port(label: &str) -> bool {
     label.split_once('-').is_some_and(|(first, _)| first.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// The machine that a record asks for.
+/// The request for a record's machine.
 pub(crate) fn machine_request(record: &DatabaseRecord) -> Result<CreateSandbox> {
     let size = size_gib(Some(&record.spec.size), None)?;
     Ok(CreateSandbox {
@@ -94,7 +94,8 @@ pub(crate) fn machine_request(record: &DatabaseRecord) -> Result<CreateSandbox> 
     })
 }
 
-/// A machine that never sleeps is one that may be idle for as long as can be said.
+/// Idle timeout of a database's machine. A machine that never sleeps has the longest possible
+/// timeout.
 pub(crate) fn idle_seconds(always_on: bool) -> u64 {
     if always_on { TTL_SECONDS_MAX } else { DATABASE_IDLE_SECONDS }
 }

@@ -34,7 +34,7 @@ pub(super) async fn summary(databases: &ManagedDatabases, record: DatabaseRecord
     })
 }
 
-/// A database with how to connect, for those who may change it.
+/// A database with its connection details, for callers that may change it.
 pub(super) async fn details(
     databases: &ManagedDatabases,
     headers: &HeaderMap,

@@ -8,7 +8,7 @@ use crate::user_settings::UserSettings;
 use crate::view::View;
 use crate::{locks, node, python, site};
 
-/// Reads `pandastack.toml`. Returns an empty manifest if there is none.
+/// Reads `pandastack.toml`. Returns an empty manifest if the file does not exist.
 pub fn manifest(view: &View) -> Result<Manifest, Undetected> {
     let unreadable = |error: ManifestError| Undetected::Unreadable { file: MANIFEST, why: error.to_string() };
     view.text(MANIFEST)
@@ -31,7 +31,7 @@ pub fn detect(view: &View, user_settings: &UserSettings) -> Result<Plan, Undetec
     Ok(plan)
 }
 
-/// Plans by the files. If the user set a framework, it is not detected.
+/// Plans from the files. A framework set by the user is not detected.
 fn found(view: &View, user_settings: &UserSettings) -> Result<Plan, Undetected> {
     let start = user_settings.start.as_deref();
     let kind = match user_settings.framework.as_deref() {

@@ -13,9 +13,9 @@ pub enum Framework {
     Node,
     /// A Python program.
     Python,
-    /// Files as they are.
+    /// Plain files.
     Static,
-    /// None of these: the commands were given.
+    /// Another framework, with explicit commands.
     Custom,
 }
 

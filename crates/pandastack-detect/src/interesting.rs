@@ -6,7 +6,7 @@ use crate::limits::TEXTS_MAX;
 use crate::manifest::MANIFEST;
 use crate::{locks, python};
 
-/// Files whose text decides something, of those that are there.
+/// Returns those of the app's files whose text affects detection.
 pub fn interesting(files: &BTreeSet<String>) -> Vec<String> {
     const NAMED: [&str; 22] = [
         MANIFEST,

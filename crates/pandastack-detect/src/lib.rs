@@ -1,22 +1,22 @@
 //! Detects from an app's files how to install, build and start it, and gives the reasons.
 //!
 //! ```text
-//!   names of files --interesting--> their texts --View--> detect(view, wishes) --> Plan, or what was looked for
+//!   file names --interesting--> texts --View--> detect(view, settings) --> Plan, or the names looked for
 //! ```
 //!
 //! Pure: no I/O. The caller lists an app's files, reads those that [`interesting`] names, and gets
 //! a [`Plan`]: commands, with a sentence for each decision. Explicit settings ([`UserSettings`],
-//! then `pandastack.toml`) always win over detected ones, and the plan says so.
+//! then `pandastack.toml`) always win over detected ones, and the plan notes it.
 //!
 //! | looked at | found |
 //! |---|---|
-//! | `pandastack.toml` | whatever it says |
+//! | `pandastack.toml` | explicit settings |
 //! | `Procfile` | the start command |
 //! | `package.json` | next, vite, cra, node: module `node` |
 //! | requirements.txt, pyproject.toml, uv.lock, ... or a main module | Django, FastAPI, Flask, plain: module `python` |
 //! | `Staticfile`, `public/index.html`, `index.html` | static files: module `site` |
 //!
-//! Left to others: running any of it, and the machine it runs in.
+//! Callers run the commands, and provide the machine.
 
 #![forbid(unsafe_code)]
 

@@ -22,7 +22,7 @@ pub(crate) fn is_node(version: &serde_json::Value) -> bool {
     version.as_str().is_some_and(|version| begins.iter().any(|begin| version.starts_with(begin)))
 }
 
-/// Returns whether a table of packages, at any depth, has one that is copied.
+/// Returns whether a table of packages, at any depth, has a copied package.
 fn names_copied(table: &toml::Table) -> bool {
     table.iter().any(|(key, value)| {
         let Some(inner) = value.as_table() else { return false };

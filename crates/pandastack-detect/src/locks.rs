@@ -1,7 +1,7 @@
 //! Files whose content decides whether installing again would change anything.
 //!
-//! Better one too many than one too few: a needless file costs an installation, a missing one
-//! leaves an app with packages that its source no longer asks for.
+//! When in doubt, a file is included: a needless file costs an installation, a missing one leaves
+//! an app with packages that its source no longer requires.
 
 use crate::view::View;
 
@@ -51,7 +51,7 @@ pub(crate) fn python(view: &View) -> Vec<String> {
     locks
 }
 
-/// Returns whether pip could be told to read packages or their versions from this file.
+/// Returns whether the file may be a pip requirements or constraints file.
 pub(crate) fn is_list(path: &str) -> bool {
     let Some(stem) = path.strip_suffix(".txt") else { return false };
     match stem.split_once('/') {
@@ -77,8 +77,8 @@ pub(crate) fn included(view: &View) -> Vec<String> {
     found
 }
 
-/// Dependency files of Node, in addition to package.json and its lock file: files that are read during the
-/// installation. `scripts` are those that run then.
+/// Dependency files of Node, in addition to package.json and its lock file: files that the
+/// installation reads. `scripts` are the scripts that it runs.
 pub(crate) fn node<'a>(view: &View, scripts: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut locks = Vec::new();
     add(&mut locks, NODE.iter().filter(|name| view.has(name)).map(|name| (*name).to_owned()));
@@ -91,7 +91,7 @@ pub(crate) fn node<'a>(view: &View, scripts: impl Iterator<Item = &'a str>) -> V
     locks
 }
 
-/// Adds files that a configured command may read: those that it names, and those of well-known
+/// Adds files that a configured command may read: files that it names, and files of well-known
 /// installers.
 pub(crate) fn add_command_files(locks: &mut Vec<String>, view: &View, command: &str) {
     add(locks, files_in_command(view, command));
@@ -106,7 +106,7 @@ fn files_in_command(view: &View, command: &str) -> Vec<String> {
     paths.map(str::to_owned).collect()
 }
 
-/// Adds those that are not there yet.
+/// Adds missing entries.
 fn add(locks: &mut Vec<String>, more: impl IntoIterator<Item = String>) {
     for path in more {
         if !locks.contains(&path) {

@@ -48,7 +48,7 @@ struct Document {
     env: BTreeMap<String, toml::Value>,
 }
 
-/// Why it cannot be read.
+/// Reason why the manifest cannot be read.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]
 pub struct ManifestError(String);
@@ -73,7 +73,8 @@ fn describe_error(error: &toml::de::Error, text: &str) -> String {
     }
 }
 
-/// Takes the variables of one stage out of those of all. A variable may have the name of a stage too: it is no table.
+/// Moves the variables of one stage out of the common table. A variable may have the name of a
+/// stage: its value is not a table.
 fn table(
     env: &mut BTreeMap<String, toml::Value>,
     stage: &str,
@@ -94,7 +95,7 @@ fn texts(
     values.into_iter().map(|(key, value)| plain(&key, value).map(|text| (key, text))).collect()
 }
 
-/// The text of a variable: numbers and truth values as they are written.
+/// The text of a variable: numbers and booleans as written.
 fn plain(key: &str, value: toml::Value) -> Result<String, ManifestError> {
     match value {
         toml::Value::String(text) => Ok(text),

@@ -16,7 +16,7 @@ const NAMES: [(&str, u32); 8] = [
     ("jod", 22),
     ("krypton", 24),
 ];
-/// Words that ask for no one version.
+/// Words that request no specific version.
 const ANY: [&str; 10] = ["", "*", "x", "lts", "lts/*", "node", "latest", "stable", "current", "system"];
 /// Characters of the requested version that are shown.
 const SHOWN_MAX: usize = 60;
@@ -44,12 +44,12 @@ impl NodeRequirement {
     }
 }
 
-/// The first major number that is asked for, and where.
+/// The first requested major version, and its file.
 pub(crate) fn major(view: &View, engines: Option<&str>) -> Option<(u32, &'static str)> {
     declared_versions(view, engines).find_map(|(text, file)| major_of(text).map(|major| (major, file)))
 }
 
-/// The first condition that is no major number.
+/// The first condition that is not a plain major version.
 pub(crate) fn condition(view: &View, engines: Option<&str>) -> Option<NodeRequirement> {
     let is_condition = |text: &str| major_of(text).is_none() && !ANY.contains(&text);
     let (text, file) = declared_versions(view, engines).find(|(text, _)| is_condition(text))?;
@@ -78,8 +78,8 @@ fn declared_versions<'a>(
     all.into_iter().filter_map(|(text, file)| text.map(|text| (text.trim(), file)))
 }
 
-/// The major number of `20`, `v20.1.0`, `^20.3`, `20.x` or `lts/iron`. A range with several of them, or with
-/// a lower end only (`>=18`), asks for no one version.
+/// The major number of `20`, `v20.1.0`, `^20.3`, `20.x` or `lts/iron`. A range with several major
+/// versions, or with only a lower bound (`>=18`), requests no specific version.
 fn major_of(text: &str) -> Option<u32> {
     if let Some(name) = text.strip_prefix("lts/").or_else(|| text.strip_prefix("lts-")) {
         return NAMES.iter().find(|(known, _)| name.eq_ignore_ascii_case(known)).map(|(_, major)| *major);
@@ -116,7 +116,7 @@ impl Version {
         (self.major, self.minor.unwrap_or(0), self.patch.unwrap_or(0))
     }
 
-    /// Returns whether a version is one of those that are meant.
+    /// Returns whether this possibly partial version covers the given one.
     fn has(self, (major, minor, patch): (u32, u32, u32)) -> bool {
         self.major == major
             && self.minor.is_none_or(|own| own == minor)

@@ -37,13 +37,13 @@ pub struct Plan {
     pub serve: Serve,
     /// Variables of build and run.
     pub env: BTreeMap<String, String>,
-    /// A Node version that was asked for, its major number.
+    /// Major version of the requested Node.
     pub node_major: Option<u32>,
     /// Conditions on the Node's version that name no one major number.
     pub node: Option<NodeRequirement>,
-    /// The Python that a file asks for.
+    /// The Python version that a file requires.
     pub python: Option<PythonRequirement>,
-    /// Why, a sentence each, for the log.
+    /// Reasons, one sentence each, for the log.
     pub reasons: Vec<String>,
 }
 

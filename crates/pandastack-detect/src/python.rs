@@ -9,10 +9,10 @@ use crate::{local, locks, procfile, python_version};
 /// Directory of installed Python packages, outside of the source so that a new source leaves them
 /// alone.
 pub const VENV: &str = "/srv/venv";
-/// The Python that has pip. Its path, because the app's own comes first among the programs of a build, and
-/// has none.
+/// Path of the Python that has pip. The app's own Python comes first in a build's `PATH`, and has
+/// no pip.
 const SYSTEM_PYTHON: &str = "/usr/bin/python3";
-/// Modules that are started when nothing says otherwise.
+/// Modules to start by default.
 const MAINS: [&str; 6] = ["main.py", "app.py", "server.py", "start.py", "bot.py", "hello.py"];
 const SIGNS: [&str; 7] =
     ["requirements.txt", "pyproject.toml", "uv.lock", "poetry.lock", "pdm.lock", "Pipfile", "manage.py"];
@@ -120,22 +120,22 @@ impl Installer {
         }
     }
 
-    /// Installs packages of the source again, after new code came to restored packages. `install`
-    /// does it all, for installers that would keep existing copies, so that they must begin with
-    /// nothing. Downloads are in the installers' caches.
+    /// Installs packages of the source again, after packages were restored for new code. `install`
+    /// installs everything, for installers that would keep existing copies and so must start empty.
+    /// Downloads are in the installers' caches.
     fn refresh(&self, view: &View, install: &str) -> Option<String> {
         match self {
-            // pip installs what is a directory each time, and leaves alone what is there.
+            // pip reinstalls directories each time, and keeps packages that are already installed.
             Installer::Requirements => may_name_directory(view).then(|| self.command()),
             _ if local::is_in_python(view) => Some(install.to_owned()),
             Installer::Project => Some(pip("--no-deps .")),
-            // These leave the app itself out, or link to where it lies.
+            // These do not install the app itself, or link to its directory.
             Installer::Uv | Installer::Poetry | Installer::Pdm | Installer::Pipenv => None,
         }
     }
 
     fn command(&self) -> String {
-        // The tool itself is installed beside the system's Python, so that it is not part of the app.
+        // The tool itself is installed into the system's Python, so that it is not part of the app.
         let tool = |tool: &str, run: &str| {
             format!(
                 "{SYSTEM_PYTHON} -m pip install --quiet {tool} && VIRTUAL_ENV={VENV} PATH={VENV}/bin:$PATH {run}"
@@ -163,7 +163,8 @@ fn may_name_directory(view: &View) -> bool {
         !line.starts_with('-') && (is_path || (line.contains('/') && !line.contains("://")))
     };
     let includes = |line: &str| line.starts_with("-r") || line.starts_with("--requirement");
-    // One that cannot be looked into may name anything, and so may what an included one includes.
+    // A list that cannot be read may name a directory, and so may a list that an included one
+    // includes.
     let may_name = |list: &str, is_included: bool| {
         let Some(text) = view.text(list) else { return true };
         text.lines().map(str::trim).any(|line| is_directory(line) || (is_included && includes(line)))

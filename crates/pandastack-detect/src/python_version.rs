@@ -2,7 +2,7 @@
 
 use crate::view::View;
 
-/// The Python that a file asks for.
+/// The Python version that a file requires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PythonRequirement {
     /// Text of the requirement: `3.11`, or conditions such as `>=3.11,<4`.
@@ -52,8 +52,8 @@ fn in_toml(view: &View, file: &'static str, places: &[&[&str]]) -> Option<Python
     Some(PythonRequirement { wanted, file })
 }
 
-/// `3.11` of `3.11.4`, `python-3.11.4` or `cpython@3.11`. Other interpreters, ranges and bare major numbers
-/// ask for nothing that could be compared.
+/// `3.11` of `3.11.4`, `python-3.11.4` or `cpython@3.11`. Other interpreters, ranges and bare major
+/// numbers give no comparable version.
 fn version_of(text: &str) -> Option<String> {
     let text = text.trim().trim_start_matches('c');
     let text = text.strip_prefix("python").unwrap_or(text).trim_start_matches(['-', '@']);

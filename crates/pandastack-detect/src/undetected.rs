@@ -2,7 +2,7 @@
 
 use crate::framework::Framework;
 
-/// Why an app was not detected.
+/// Reason why an app was not detected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Undetected {
     /// The source holds no known kind of app.
@@ -15,7 +15,7 @@ pub enum Undetected {
         /// Files that exist.
         found: String,
     },
-    /// A kind was found or said, but not how it starts.
+    /// The kind of app is known, but its start command is not.
     #[error("{0}")]
     NoStart(String),
     /// An unknown kind.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct View {
     /// Paths of files, without `./`.
     pub files: BTreeSet<String>,
-    /// Texts of those that [`interesting`](crate::interesting) named.
+    /// Texts of the files that [`interesting`](crate::interesting) returned.
     pub texts: BTreeMap<String, String>,
 }
 

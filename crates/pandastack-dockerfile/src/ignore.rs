@@ -1,8 +1,8 @@
-//! `.dockerignore`: which files of a build context are left out.
+//! `.dockerignore`: excludes files from a build context.
 //!
-//! Patterns are matched one by one and the last match counts; `!` brings a file back. `*` and `?` match
-//! within a name, `[a-z]` one of several characters, `**` any number of directories. A pattern also
-//! matches what is below it.
+//! Patterns are matched one by one and the last match counts; `!` includes a file again. `*` and
+//! `?` match within a name, `[a-z]` one of several characters, `**` any number of directories. A
+//! pattern also matches everything below a matching directory.
 //!
 //! These are the rules of Go's `filepath.Match`, which Docker uses. They differ from a shell's, which
 //! `pandastack-guest` implements for finding files: there are no `{one,two}`, and a pattern without `/` is

@@ -102,7 +102,7 @@ pub enum Instruction {
     Expose(Vec<String>),
     /// `VOLUME`.
     Volume(Vec<String>),
-    /// `SHELL`: what the shell form runs with.
+    /// `SHELL`: the shell that runs the shell form.
     Shell(Vec<String>),
     /// `STOPSIGNAL`.
     StopSignal(String),

@@ -42,11 +42,12 @@ pub struct Dockerfile {
     pub args: Vec<Step>,
     /// Stages, in order.
     pub stages: Vec<Stage>,
-    /// The character that continues lines and escapes variables: `\`, or what `# escape=` says.
+    /// The character that continues lines and escapes variables: `\`, or the one set by `#
+    /// escape=`.
     pub escape: char,
 }
 
-/// One stage: `FROM` and what follows.
+/// One stage: `FROM` and the instructions after it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stage {
     /// Line of its `FROM`.
@@ -72,7 +73,7 @@ pub struct Step {
     pub instruction: Instruction,
 }
 
-/// Why a Dockerfile was refused.
+/// Reason why a Dockerfile was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("Dockerfile line {line}: {message}")]
 pub struct ParseError {
@@ -89,7 +90,7 @@ impl ParseError {
 }
 
 impl Dockerfile {
-    /// The stage that a name or number means; `None` if there is none.
+    /// The stage with a name or number; `None` if it does not exist.
     pub fn stage(&self, name: &str) -> Option<usize> {
         let wanted = name.to_ascii_lowercase();
         let named = self.stages.iter().position(|stage| stage.name.as_deref() == Some(wanted.as_str()));

@@ -1,6 +1,6 @@
 //! Quoting and variables.
 
-/// Why a word could not be expanded.
+/// Reason why a word could not be expanded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExpandError {
     /// A `${` without `}`.
@@ -77,7 +77,7 @@ pub fn expand_text(text: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Resul
 struct Reader<'a> {
     rest: &'a str,
     escape: char,
-    /// Whether quotes have their meaning.
+    /// Whether quotes are special.
     quotes: bool,
     /// Number of open `${`.
     depth: usize,

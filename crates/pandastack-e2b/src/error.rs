@@ -4,7 +4,7 @@
 //! |---|---|
 //! | control plane, `/files` | `{"code": <status>, "message"}` ([`RestError`]) |
 //! | Connect | `{"code": "<name>", "message"}` ([`RpcError`]), in a stream inside its last frame |
-//! | a sandbox that is not there | `{"sandboxId", "message", "code"}` with 502 ([`SandboxGone`]) |
+//! | a missing sandbox | `{"sandboxId", "message", "code"}` with 502 ([`SandboxGone`]) |
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
@@ -200,7 +200,7 @@ pub(crate) struct SandboxGone {
 impl IntoResponse for SandboxGone {
     fn into_response(self) -> Response {
         let status = StatusCode::BAD_GATEWAY;
-        // Clients look for these words.
+        // Clients match this wording.
         let message = format!("The sandbox was not found: {}", self.reason);
         let body = json!({ "sandboxId": self.sandbox, "message": message, "code": status.as_u16() });
         (status, Json(body)).into_response()

@@ -102,7 +102,7 @@ pub(crate) async fn check_token(
     }
 }
 
-/// Why a credential was not accepted.
+/// Reason why a credential was not accepted.
 pub(crate) enum CredentialError {
     Wrong(String),
     TooMany,

@@ -11,10 +11,11 @@
 //! ([`Native`]), so that keys, scopes, rates, limits, the audit log and idempotency are the platform's own. The one
 //! credential it adds, a sandbox's access token, is derived and never stored ([`token`]).
 //!
-//! Must hold: a client never sees an error in our form, because it cannot read it; what is not supported is refused
-//! with a sentence, never ignored where that would be less isolation or lost data.
+//! Must hold: a client never gets an error in the native format, because it cannot parse it;
+//! unsupported options are refused with a message, never ignored where that would weaken isolation
+//! or lose data.
 //!
-//! It leaves to others: other ports of a sandbox (the edge), and everything that happens behind the native API.
+//! Out of scope: other ports of a sandbox (the edge), and everything behind the native API.
 
 #![forbid(unsafe_code)]
 

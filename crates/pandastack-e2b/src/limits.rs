@@ -10,7 +10,7 @@ pub(crate) const BODY_WAIT: Duration = Duration::from_secs(JSON_BODY_SECONDS_MAX
 pub(crate) const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Bytes of one event of a native stream. Beyond it the stream ends with an error; native events are far smaller.
 pub(crate) const EVENT_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Items of one page of a list, also when more are asked for.
+/// Items of one page of a list, even if a client requests more.
 pub(crate) const PAGE_ITEMS_MAX: usize = 100;
 /// Children of one fork. Beyond it: 400.
 pub(crate) const FORKS_MAX: u32 = 100;
@@ -18,12 +18,12 @@ pub(crate) const FORKS_MAX: u32 = 100;
 pub(crate) const WATCHER_EVENTS_MAX: usize = 4096;
 /// PollResult watchers of all sandboxes. Beyond it: `resource_exhausted`.
 pub(crate) const WATCHERS_MAX: usize = 1024;
-/// Seconds after which a watcher that nobody polls is removed.
+/// Seconds without a poll after which a watcher is removed.
 pub(crate) const WATCHER_IDLE_SECONDS: u64 = 300;
 /// Answer of the native API that is read whole. Beyond it: 502.
 pub(crate) const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// One event of a run in a code context: a result with its pictures, and what stands around it. Beyond it the execution
-/// ends with an error.
+/// One event of a run in a code context: a result with its pictures, and its envelope. Beyond it
+/// the execution ends with an error.
 pub(crate) const RESULT_EVENT_BYTES_MAX: usize = pandastack_types::limits::CONTEXT_LINE_BYTES_MAX + 64 * 1024;
 /// Seconds of silence after which a keepalive is sent, unless the client names another number.
 pub(crate) const KEEPALIVE_SECONDS: u64 = 90;

@@ -25,8 +25,8 @@ use tower::ServiceExt;
 use crate::limits::ANSWER_BYTES_MAX;
 use crate::token::TokenKey;
 
-/// Marks a request that is made for the holder of a sandbox's access token: it may do in that sandbox what a key of
-/// its workspace with scope `sandboxes` may.
+/// Marks a request on behalf of the holder of a sandbox's access token: in that sandbox it has the
+/// rights of a workspace key with scope `sandboxes`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DelegatedAccess {
     /// The sandbox.
@@ -57,7 +57,7 @@ pub trait Directory: Send + Sync {
         id: &SandboxId,
         from: Option<IpAddr>,
     ) -> Result<Option<Access>, DirectoryUnavailable>;
-    /// Refuses an API key that is not good, or not at that address. Counts wrong ones.
+    /// Refuses an API key that is invalid, or not allowed from that address. Counts invalid keys.
     async fn check_key(&self, key: &str, from: Option<IpAddr>) -> pandastack_types::Result<()>;
     /// Returns whether a client at an address may try a credential, given its failed attempts.
     fn admits(&self, from: Option<IpAddr>) -> bool;
@@ -71,8 +71,8 @@ pub trait Directory: Send + Sync {
 pub struct Access {
     /// Counts revocations.
     pub revision: u64,
-    /// Public beginnings of the API keys of the sandbox's workspace that may use sandboxes, have not expired,
-    /// and may be used from where the request comes from.
+    /// Public prefixes of the API keys of the sandbox's workspace that may use sandboxes, have not
+    /// expired, and are allowed from the request's address.
     pub keys: Vec<String>,
 }
 
@@ -160,7 +160,7 @@ impl Native {
 }
 
 impl Caller {
-    /// The same for a token that was made for the key with this prefix.
+    /// The same for a token issued for the key with this prefix.
     pub(crate) fn with_token_of(mut self, prefix: String) -> Self {
         if let Identity::Sandbox(behalf) = &mut self.identity {
             behalf.key = Some(prefix);
@@ -232,7 +232,7 @@ impl Caller {
         read_all(self.send(request.map_err(NativeError::bad_response)?).await?).await
     }
 
-    /// Opens a stream, or any answer that is not read whole.
+    /// Opens a stream, or any response that is not read whole.
     pub(crate) async fn open(&self, path: &str) -> NativeResult<Response> {
         let request = Request::builder().uri(path).body(Body::empty());
         self.send(request.map_err(NativeError::bad_response)?).await

@@ -19,7 +19,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// The same for a token that was made for the key with this prefix.
+    /// The same for a token issued for the key with this prefix.
     pub(crate) fn with_token_of(self, prefix: String) -> Self {
         Self { native: self.native.with_token_of(prefix), ..self }
     }

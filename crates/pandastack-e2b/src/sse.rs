@@ -41,7 +41,7 @@ impl Events {
         Self { body: body.into_data_stream(), reader: Reader::new(bytes_max) }
     }
 
-    /// The next event; `None` at the end. Safe to drop and ask again.
+    /// The next event; `None` at the end. Cancel safe.
     pub(crate) async fn next(&mut self) -> Result<Option<Event>, StreamBroken> {
         loop {
             if let Some(event) = self.reader.next_event()? {

@@ -29,8 +29,7 @@ impl TokenKey {
         self.tokens(sandbox, prefix, revision).swap_remove(0)
     }
 
-    /// The tokens that are accepted, of every generation of the secret; the one that is given out is the
-    /// first.
+    /// The accepted tokens, one for each active generation of the secret; the first one is issued.
     fn tokens(&self, sandbox: &SandboxId, prefix: &str, revision: u64) -> Vec<String> {
         let parts = [sandbox.as_str(), prefix, &revision.to_string()];
         let derived = self.0.derive_each("e2b access token 2", &parts);
@@ -44,8 +43,8 @@ impl TokenKey {
         is_live && self.tokens(sandbox, prefix, access.revision).iter().any(|token| same(token, given))
     }
 
-    /// Checks a signed URL against every token of a sandbox: it does not say which one it was made with.
-    /// Returns the prefix of the key that the token was made for.
+    /// Checks a signed URL against every token of a sandbox, because the URL does not name its
+    /// token. Returns the prefix of the key that the token was issued for.
     pub(crate) fn check(
         &self,
         signed: &Signed<'_>,
@@ -80,12 +79,12 @@ pub(crate) enum Operation {
     Write,
 }
 
-/// Why a signature was refused.
+/// Reason why a signature was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SignatureRefused {
     #[error("invalid signature; sign path, operation and user with the sandbox's access token")]
     Mismatch,
-    /// Clients look for these words alone.
+    /// Clients match exactly this wording.
     #[error("signature is already expired")]
     Expired,
 }

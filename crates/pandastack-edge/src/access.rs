@@ -47,8 +47,8 @@ pub fn check(
     }
 }
 
-/// Removes the edge's own credentials from a request. One look at the few names of a head costs
-/// less than looking for each of ours.
+/// Removes the edge's own credentials from a request. One pass over the few names of a head costs
+/// less than a lookup of each of ours.
 fn drop_credentials(parts: &mut Parts) {
     let is_token = |name: &HeaderName| name == TOKEN || name == TRAFFIC_TOKEN;
     let is_credential = |(name, value): (&HeaderName, &HeaderValue)| {

@@ -80,7 +80,7 @@ impl AccessLog {
         }
     }
 
-    /// Flushes now and then, until told to stop.
+    /// Flushes periodically, until `stop`.
     pub async fn keep_flushed(&self, stop: CancellationToken) {
         while tokio::time::timeout(FLUSH_EVERY, stop.cancelled()).await.is_err() {
             self.flush();
@@ -105,7 +105,7 @@ impl AccessLog {
     }
 }
 
-/// A line, written when it is dropped: at the end of the answer, however that comes.
+/// A line, written when it is dropped: at the end of the response, also after a failure.
 pub struct Entry {
     pub(crate) log: Arc<AccessLog>,
     pub(crate) sandbox: Arc<SandboxId>,
@@ -122,8 +122,8 @@ pub struct Entry {
 #[derive(Default)]
 struct Lines {
     bytes: Vec<u8>,
-    /// The last second of which there is a line, as it stands there: making it costs more than the
-    /// rest of a line.
+    /// The formatted time of the last line's second, cached: formatting it costs more than the rest
+    /// of a line.
     second: String,
     second_number: i64,
 }
@@ -140,8 +140,7 @@ impl Lines {
         let (sandbox, method) = (entry.sandbox.as_str(), entry.method.as_str());
         let millis = u64::from(at.subsec_millisecond().unsigned_abs());
         let tenths = u64::try_from(entry.began.elapsed().as_micros() / 100).unwrap_or(u64::MAX);
-        // By hand: this is on the way of every request, and the machinery of `format!` costs
-        // several times as much.
+        // Formatted by hand: every request runs this, and `format!` costs several times as much.
         let line = &mut self.bytes;
         push(line, &[&self.second, "."]);
         push_number(line, millis, 3);

@@ -25,6 +25,6 @@ pub struct Instances {
     pub always: usize,
     /// TCP port inside each.
     pub port: u16,
-    /// The host name is a domain that the app's owner brought along.
+    /// The host name is a custom domain of the app's owner.
     pub own_domain: bool,
 }

@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 
 use crate::limits::{KEEPALIVE_COUNT, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL};
 
-/// Since when a client takes nothing.
+/// Time since which a client has not read.
 pub(crate) struct WriteClock {
     began: Instant,
     /// Milliseconds since `began` when the client stopped reading; 0 while it reads.
@@ -29,7 +29,7 @@ impl WriteClock {
         Arc::new(Self { began: Instant::now(), stuck_ms: AtomicU64::new(0) })
     }
 
-    /// Since when something waits to be written; `None` while nothing does.
+    /// Time since which a write is blocked; `None` while none is.
     pub(crate) fn stuck_since(&self) -> Option<Instant> {
         match self.stuck_ms.load(Ordering::Relaxed) {
             0 => None,

@@ -12,7 +12,7 @@ use crate::guest_stream::GuestStream;
 use crate::limits::DIAL_WAIT;
 use crate::stall::Epoch;
 
-/// Why a port was not reached.
+/// Reason why a port was not reached.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum DialError {
     /// The port is closed.
@@ -44,7 +44,7 @@ pub(crate) enum Connector {
 }
 
 impl Connector {
-    /// Whether the address may be another guest's by now.
+    /// Whether the address may belong to another guest by now.
     pub(crate) fn has_expired(&self) -> bool {
         matches!(self, Connector::Direct(_, Some(epoch)) if epoch.has_ended())
     }

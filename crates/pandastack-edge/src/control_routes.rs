@@ -41,7 +41,7 @@ pub struct ControlRoutes {
 
 impl ControlRoutes {
     /// Routes from the control server at `unix:/path` or `http://address:port`, or from several
-    /// with commas between them, asked for in the name of this edge.
+    /// separated by commas, requested in the name of this edge.
     pub fn new(control: &str, name: HostId, link: LinkKey) -> reqwest::Result<Arc<Self>> {
         let control = ControlServers::new(control, name, link)?;
         Ok(Arc::new(Self { control, agents: Mutex::new(HashMap::new()) }))
@@ -86,7 +86,7 @@ impl ControlRoutes {
         loop {
             let chunk = tokio::select! {
                 chunk = tokio::time::timeout(SILENCE_MAX, chunks.next()) => chunk,
-                // It does not respond questions; what it says here may be late, too.
+                // The server does not respond to requests, so its change stream may be late, too.
                 Ok(()) = moved.changed() => return Ok(()),
             };
             let Ok(Some(chunk)) = chunk else {
@@ -137,7 +137,8 @@ impl RouteSource for ControlRoutes {
     }
 
     async fn find_name(&self, name: &str) -> Result<Option<AppRoute>, RouteUnavailable> {
-        // Only what can be in a host name: anything else is nobody's, and must not become another path.
+        // Only characters of host names: any other name belongs to no app, and must not form
+        // another path.
         if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte)) {
             return Ok(None);
         }

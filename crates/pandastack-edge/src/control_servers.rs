@@ -1,5 +1,5 @@
-//! The control servers that an edge may ask. They share one record, so any will do: the one that
-//! answered last is asked first, and the next one when it does not respond.
+//! The control servers of an edge. They share one record, so any of them can answer: requests go to
+//! the one that answered last, and to the next one if it does not respond.
 //!
 //! Requests are signed like an agent's reports.
 
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use crate::route::RouteUnavailable;
 
-/// Time for a server to connect, and to begin its answer unless the call says otherwise.
+/// Time for a server to accept a connection, and by default to start its response.
 pub(crate) const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
 /// Servers, and whose turn it is.
@@ -42,7 +42,7 @@ impl ControlServers {
         &self.link
     }
 
-    /// Asks each server at most once. `None` if the resource does not exist.
+    /// Tries each server at most once. `None` if the resource does not exist.
     pub(crate) async fn get<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -88,13 +88,13 @@ impl ControlServers {
         Ok(ControlStream { answer, moved })
     }
 
-    /// Index of the server that is asked first.
+    /// Index of the server that is tried first.
     pub(crate) fn current(&self) -> usize {
         *self.turn.borrow()
     }
 
-    /// Asks the next server first, because `from` did not answer, unless that was already noticed.
-    /// Returns whether all servers have had their turn.
+    /// Switches to the next server, because `from` did not answer, unless another request already
+    /// did. Returns whether all servers have been tried.
     pub(crate) fn fail_over(&self, from: usize) -> bool {
         let next = (from + 1) % self.servers.len();
         self.turn.send_if_modified(|turn| {

@@ -9,8 +9,8 @@ use http::header::SET_COOKIE;
 use http::{HeaderMap, HeaderValue};
 use pandastack_types::preview::{PARAMETER, SECURE_COOKIE};
 
-/// Confines the cookies of an answer to the host that it came from. With `is_own_domain` the host name
-/// belongs to the app's owner, who may share cookies with other hosts of that domain.
+/// Confines the cookies of a response to its host. With `is_own_domain` the host name belongs to
+/// the app's owner, who may share cookies with other hosts of that domain.
 pub fn confine(headers: &mut HeaderMap, is_own_domain: bool) {
     if !headers.get_all(SET_COOKIE).iter().any(|value| needs_change(value, is_own_domain)) {
         return;
@@ -29,7 +29,7 @@ fn needs_change(value: &HeaderValue, is_own_domain: bool) -> bool {
     is_ours(value.as_bytes()) || (!is_own_domain && attributes(value.as_bytes()).any(is_domain))
 }
 
-/// The cookie without `Domain`; `None` for one that is not a guest's to set.
+/// The cookie without `Domain`; `None` for a cookie that a guest may not set.
 fn confined(value: &HeaderValue) -> Option<HeaderValue> {
     let bytes = value.as_bytes();
     if is_ours(bytes) {

@@ -72,10 +72,10 @@ pub fn destination(uri: &Uri, headers: &HeaderMap) -> Destination {
     if may_be_app(name) { Destination::Named(name.to_ascii_lowercase()) } else { Destination::Api }
 }
 
-/// An id may begin with more digits than these, and then is an app's.
+/// Longest port number. A label that starts with more digits is an app's id.
 const PORT_DIGITS_MAX: usize = 5;
 
-/// Names of the platform itself and addresses are no app's.
+/// Whether a name may be an app's: names of the platform and addresses are not.
 fn may_be_app(name: &str) -> bool {
     let reserved = name.starts_with("api.") || name.starts_with("sandbox.");
     name.contains('.') && !reserved && name.len() <= NAME_BYTES_MAX && name.parse::<IpAddr>().is_err()

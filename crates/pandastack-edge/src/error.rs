@@ -16,7 +16,7 @@ use crate::limits::BODY_WAIT;
 /// Identifies an error response in the log.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Why a request or a stream does not reach its sandbox, or gets no answer from it.
+/// Reason why a request or a stream does not reach its sandbox, or gets no response from it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EdgeError {
     /// The request is malformed.
@@ -165,8 +165,7 @@ impl EdgeError {
         }
         tracing::debug!(request_id, error = ?self, "the edge responded itself");
         if matches!(self, EdgeError::Malformed(_) | EdgeError::TooSlow) {
-            // What follows a head that can be read in two ways may be read in two ways too, and a
-            // body that stopped has no end.
+            // Bytes after an ambiguous head are ambiguous too, and a stalled body has no known end.
             answer.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if let Some(seconds) = self.code().retry_after_seconds() {

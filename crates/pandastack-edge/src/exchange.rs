@@ -1,8 +1,8 @@
 //! One request to a guest and its answer.
 //!
-//! A request is repeated only if the guest cannot have seen it, or if it may be repeated by its
-//! nature (RFC 9110, 9.2.2) and either went to a connection that the guest was free to close, or
-//! was cut off by a stop of the sandbox.
+//! A request is repeated only if the guest cannot have seen it, or if it is idempotent (RFC 9110,
+//! 9.2.2) and either went to a reused connection that the guest may have closed, or was cut off by
+//! a stop of the sandbox.
 
 use std::future::poll_fn;
 use std::io;
@@ -34,7 +34,7 @@ pub(crate) struct Exchange<'a> {
     pub(crate) client: &'a Client,
 }
 
-/// Why a request got no response.
+/// Reason why a request got no response.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ExchangeError {
     #[error(transparent)]
@@ -46,7 +46,7 @@ pub(crate) enum ExchangeError {
     Other(EdgeError),
 }
 
-/// How a failed request can be sent again, if at all.
+/// Whether and how a failed request can be sent again.
 pub(crate) enum Resend {
     /// All of it: the guest saw nothing. Its body.
     Unsent(RequestBody),
@@ -111,7 +111,7 @@ impl Exchange<'_> {
     pub(crate) async fn send(mut self, parts: &mut Parts, body: RequestBody) -> Answer {
         let is_grpc = parts.version == Version::HTTP_2 && is_grpc(parts);
         parts.extensions.clear();
-        // Boxed, like connecting below: rare, and large beside what a usual request needs.
+        // Boxed, like connecting below: rare, and large compared with a usual request's future.
         if is_grpc {
             return Box::pin(self.send_shared(parts, body)).await;
         }
@@ -137,7 +137,8 @@ impl Exchange<'_> {
             answer = self.answer(&mut upstream).await;
         }
         let response = answer.map_err(|silence| FailedExchange::sent(silence.error(), is_repeatable))?;
-        // A guest that answers before it has all of a request talks with its client, who may take its time.
+        // A guest that answers before it has the whole request is in a dialog with its client,
+        // which may be slow.
         if let Some(body) = upstream.body_mut() {
             body.wait_for_ever();
         }
@@ -159,7 +160,7 @@ impl Exchange<'_> {
     }
 
     async fn send_shared(mut self, parts: &mut Parts, mut body: RequestBody) -> Answer {
-        // Silence within a call is the caller's business; pings tell whether it is still there.
+        // Silence within a call is up to the caller; pings detect a vanished one.
         body.wait_for_ever();
         let grant = Arc::clone(self.permit.grant());
         // An absolute form is how HTTP/2 carries scheme and authority.
@@ -267,7 +268,7 @@ fn is_websocket(protocol: Option<&HeaderValue>) -> bool {
     protocol.is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(b"websocket"))
 }
 
-/// Why a request on an HTTP/1 connection got no response.
+/// Reason why a request on an HTTP/1 connection got no response.
 #[derive(Debug, thiserror::Error)]
 enum NoResponse {
     #[error(transparent)]

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Must hold: a resource is opened once, however many requests wait for it; an opening continues
-//! even if the request that began it went away; at most [`HELD_REQUESTS_MAX`] wait, none longer
-//! than [`HELD_WAIT`]. The caller decides what to open, and how.
+//! even if the request that started it was cancelled; at most [`HELD_REQUESTS_MAX`] wait, none
+//! longer than [`HELD_WAIT`]. The caller decides what to open, and how.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,11 +20,11 @@ use crate::limits::{HELD_REQUESTS_MAX, HELD_WAIT};
 
 /// A resource that can be opened and closes by itself.
 pub trait Openable: Send + Sync + 'static {
-    /// Returns whether requests may begin.
+    /// Returns whether requests may start.
     fn is_open(&self) -> bool;
 }
 
-/// Why a request did not get through.
+/// Reason why a request did not pass the gate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GateError<E> {
     /// Too many wait already.
@@ -98,7 +98,7 @@ impl<T: Openable, E: Clone + Send + Sync + 'static> Gate<T, E> {
         self.waiting.load(Ordering::SeqCst)
     }
 
-    /// Waits until the resource is open; begins to open it if that has not begun.
+    /// Waits until the resource is open; starts to open it if necessary.
     pub async fn pass<F>(
         self: &Arc<Self>,
         tasks: &TaskTracker,
@@ -182,7 +182,7 @@ impl<T: Openable, E: Clone + Send + Sync + 'static> Drop for Reset<'_, T, E> {
     }
 }
 
-/// A place among those who wait.
+/// A slot in the count of waiting requests.
 struct WaitSlot<'a>(&'a AtomicUsize);
 
 impl Drop for WaitSlot<'_> {

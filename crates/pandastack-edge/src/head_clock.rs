@@ -17,7 +17,7 @@ pub(crate) struct HeadClock(Arc<Wait>);
 
 struct Wait {
     began: Instant,
-    /// When the head is late, in microseconds since `began`; 0 while none is waited for.
+    /// Deadline for the head, in microseconds since `began`; 0 while no head is expected.
     due_us: AtomicU64,
 }
 
@@ -34,7 +34,7 @@ impl HeadClock {
         Self(Arc::new(Wait { began: Instant::now(), due_us: AtomicU64::new(0) }))
     }
 
-    /// When the head that is waited for is late; `None` while none is.
+    /// Deadline for the expected head; `None` while no head is expected.
     pub(crate) fn due(&self) -> Option<Instant> {
         match self.0.due_us.load(Ordering::Relaxed) {
             0 => None,
@@ -53,7 +53,7 @@ impl Timer for HeadClock {
         Box::pin(HeadWait(Arc::clone(&self.0)))
     }
 
-    // Not by another one: the end of the old would stop the clock of the new.
+    // Do not replace the timer: dropping the old one would stop the clock of the new one.
     fn reset(&self, _sleep: &mut Pin<Box<dyn Sleep>>, deadline: Instant) {
         self.0.set(deadline);
     }

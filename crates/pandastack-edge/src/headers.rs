@@ -69,8 +69,8 @@ fn is_ours(name: &HeaderName) -> bool {
     ) || is_claim(name)
 }
 
-/// Returns whether a header is one that proxies set and guests believe, so that only the edge may
-/// set it. Programs that take their environment from headers do not tell `_` from `-`.
+/// Returns whether guests trust a header because proxies set it, so that only the edge may set it.
+/// Programs that read headers from their environment cannot distinguish `_` from `-`.
 fn is_claim(name: &HeaderName) -> bool {
     match name.as_str().as_bytes() {
         b"forwarded" => true,
@@ -82,7 +82,7 @@ fn is_claim(name: &HeaderName) -> bool {
     }
 }
 
-/// Removes what belongs to one connection.
+/// Removes headers that belong to one connection.
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     if !headers.keys().any(is_ours) {
         return;
@@ -102,7 +102,7 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     headers.remove(UPGRADE);
 }
 
-/// Removes what a guest must not see, or believe.
+/// Removes headers that a guest must not see or trust.
 fn strip_claims(headers: &mut HeaderMap) {
     let trailers = headers.get(TE).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"trailers"));
     strip_hop_by_hop(headers);

@@ -1,6 +1,6 @@
-//! Requests in flight on one client connection, and since when there are none.
+//! Requests in flight on one client connection, and the time since which none is.
 //!
-//! HTTP/1 tells by the head that it waits for ([`crate::head_clock`]); on HTTP/2 nothing but this does.
+//! On HTTP/1 the wait for a head shows the same ([`crate::head_clock`]); on HTTP/2 only this does.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,13 +24,13 @@ impl InFlight {
         Arc::new(Self(Mutex::new(Count { requests: 0, ended: Instant::now() })))
     }
 
-    /// One more, until what this returns is dropped.
+    /// Counts a request until the returned value is dropped.
     pub(crate) fn enter(self: &Arc<Self>) -> InFlightRequest {
         self.lock().requests += 1;
         InFlightRequest(Arc::clone(self))
     }
 
-    /// Since when there is none.
+    /// Time since which no request is in flight; `None` while one is.
     pub(crate) fn quiet_since(&self) -> Option<Instant> {
         let count = self.lock();
         (count.requests == 0).then_some(count.ended)

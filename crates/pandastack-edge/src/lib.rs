@@ -1,34 +1,36 @@
 //! The edge: a proxy between clients and the servers inside sandboxes.
 //!
 //! ```text
-//!   client --HTTP/1, /2, WebSocket--> server --Host, headers--> api (control's router, or nobody)
+//!   client --HTTP/1, /2, WebSocket--> server --Host, headers--> api (control's router, or none)
 //!                                        |
 //!                                        +--> edge: site -> access -> gate -> grant -> pool --> guest's port
 //! ```
 //!
 //! | module | owns |
 //! |---|---|
-//! | `server`, `client_connections` | connections of clients, how many one may have, stopping |
-//! | `head_clock`, `in_flight`, `client_stream` | how long a client may be silent or take nothing |
-//! | `plain` | connections that carry nothing but plain requests to sandboxes: most of them |
+//! | `server`, `client_connections` | client connections and their limits; shutdown |
+//! | `head_clock`, `in_flight`, `client_stream` | timeouts for silent and stalled clients |
+//! | `plain` | connections with only plain requests to sandboxes, which is most |
 //! | `destination` | which requests are for a sandbox |
-//! | `app_route`, `names`, `spread` | which sandboxes serve an app now, and which of them gets a request |
-//! | `route`, `control_routes`, `control_servers`, `site`, `sites` | routes of sandboxes, kept while their source is away |
+//! | `app_route`, `names`, `spread` | the sandboxes that serve an app, and load balancing |
+//! | `route`, `control_routes`, `control_servers`, `site`, `sites` | routes of sandboxes, cached
+//! while control is down |
 //! | `access` | private previews |
-//! | `gate` | hold and wake; knows nothing of sandboxes |
+//! | `gate` | holding requests and waking; independent of sandboxes |
 //! | `grant` | the agreement with the agent about when the guest may be used |
 //! | `connector`, `guest_stream`, `pool` | connections to guests |
-//! | `http1`, `exchange`, `tunnel`, `body` | what goes over them |
+//! | `http1`, `exchange`, `tunnel`, `body` | requests, responses and tunnels over them |
 //! | `websocket` | upgraded connections that are WebSockets, which end with a close frame |
-//! | `headers`, `cookies` | what changes in heads |
+//! | `headers`, `cookies` | changes to headers |
 //! | `error` | error responses of the edge itself |
-//! | `access_log`, `log_file` | a line of each request, in files that do not grow without end |
+//! | `access_log`, `log_file` | a line per request, in rotated files |
 //!
-//! Must hold: a transition of ours (sleep, wake, move) fails no request; a guest learns nothing about a
-//! client that the client made up; nothing is collected in memory; losing control stops no traffic.
+//! Must hold: a transition by the platform (sleep, wake, move) fails no request; client information
+//! sent to a guest is never client-supplied; bodies are not buffered in memory; losing control
+//! stops no traffic.
 //!
-//! Left to others: waking and stopping machines (the agent), keys and records (control), where certificates
-//! are kept.
+//! Out of scope: waking and stopping machines (the agent), keys and records (control), storage of
+//! certificates.
 
 #![forbid(unsafe_code)]
 

@@ -65,15 +65,15 @@ pub const STILL_AFTER: Duration = Duration::from_millis(500);
 pub const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// Sandboxes an edge remembers. Beyond it: those without a grant are forgotten.
 pub const SITES_MAX: usize = 16_384;
-/// Host names that an edge remembers, including unknown ones. Beyond it: all are asked for again.
+/// Host names that an edge remembers, including unknown ones. Beyond it: all are looked up again.
 pub const NAMES_MAX: usize = 16_384;
 /// Longest time a signed preview URL works. Beyond it: refused when made.
 pub const SIGNED_URL_SECONDS_MAX: u64 = 30 * 24 * 3600;
 /// Bytes of the access log held back to be written at once. They are written after a second at the latest.
 pub const ACCESS_LOG_BUFFER_BYTES: usize = 64 * 1024;
-/// Bytes of the access log's file. Beyond it: it is put aside as `.1` and a new one begun.
+/// Bytes of the access log's file. Beyond it: it is rotated to `.1` and a new file started.
 pub const ACCESS_LOG_FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// Files of the access log that were put aside. Beyond it: the oldest is removed.
+/// Rotated files of the access log. Beyond it: the oldest is removed.
 pub const ACCESS_LOG_OLD_FILES_MAX: u32 = 3;
 
 #[cfg(test)]

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 /// Maximum disk space of a log.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// Of one file.
+    /// Largest size of one file.
     pub(crate) bytes_max: u64,
-    /// Files that were put aside.
+    /// Number of rotated files.
     pub(crate) old_files_max: u32,
 }
 

@@ -40,7 +40,7 @@ impl Names {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The route of a name; `None` when it is no app's.
+    /// The route of a name; `None` if it belongs to no app.
     pub(crate) async fn find(
         &self,
         name: &str,

@@ -84,7 +84,7 @@ async fn find(server: &Server, parts: &Parts) -> Option<PlainTarget> {
             let is_own = server.own_ports.as_ref().is_some_and(|own| own.ports.contains(&target.port));
             (!is_own).then_some(PlainTarget::Sandbox(target))
         }
-        // Whatever else there is to say about a name is said where the API answers.
+        // The path that serves the API handles every other result.
         Destination::Named(name) => match Box::pin(server.edge.app_route(&name)).await {
             Ok(Some(AppRoute::Serving(app))) => Some(PlainTarget::App(app)),
             _ => None,
@@ -112,7 +112,7 @@ impl RequestWait<'_, '_> {
         if let Poll::Ready(next) = connection.poll_next(context) {
             return Poll::Ready(next);
         }
-        // A request of which something came is still answered.
+        // A partially received request is still answered.
         let is_stopped = connection.is_idle() && self.stopped.as_mut().poll(context).is_ready();
         if is_stopped || self.is_late(due, context) {
             Poll::Ready(NextRequest::Closed)

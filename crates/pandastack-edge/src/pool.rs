@@ -17,9 +17,9 @@ use crate::limits::IDLE_UPSTREAMS_MAX;
 
 /// Idle connections older than this are not kept: guests close theirs about then.
 pub(crate) const IDLE_KEPT: Duration = Duration::from_secs(60);
-/// A connection that was idle for longer may be closed by its guest at the very instant of the next request:
-/// usual servers close theirs after two (gunicorn) or five seconds (node, uvicorn). One that cannot be
-/// repeated then goes by a connection of its own.
+/// A guest may close a connection that was idle for longer at the very instant of the next request:
+/// usual servers close theirs after two (gunicorn) or five seconds (node, uvicorn). A request that
+/// cannot be repeated then uses a new connection.
 pub(crate) const IDLE_SURE: Duration = Duration::from_secs(1);
 
 /// An HTTP/1 connection to a guest.
@@ -49,7 +49,7 @@ impl Pools {
                 let mut pools = self.lock();
                 let idle = &mut pools.iter_mut().find(|pool| pool.port == port)?.idle;
                 let Some(newest) = idle.pop_if(|(_, since)| since.elapsed() <= idle_max) else {
-                    // All others are older: a good moment to let go of those that their guest has closed.
+                    // The remaining connections are older: drop those that their guest has closed.
                     idle.retain_mut(|(upstream, _)| upstream.is_silent());
                     return None;
                 };
@@ -84,7 +84,8 @@ impl Pools {
         (!shared.is_closed()).then_some(shared)
     }
 
-    /// The shared HTTP/2 connection of a port, opened if there is none. It ends when `cut` is cancelled.
+    /// The shared HTTP/2 connection of a port, opened on first use. It ends when `cut` is
+    /// cancelled.
     pub(crate) async fn connect_shared(
         &self,
         connector: &Connector,

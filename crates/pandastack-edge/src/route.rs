@@ -1,4 +1,4 @@
-//! Routes to sandboxes, and the source they come from.
+//! Routes to sandboxes, and their source.
 
 use std::net::IpAddr;
 
@@ -42,15 +42,15 @@ pub enum Location {
 #[error("{0}")]
 pub struct RouteUnavailable(pub String);
 
-/// Source of routes. Answers are kept until [`crate::Edge::forget_route`]; while the source does
-/// not answer, the last answer is used.
+/// Source of routes. Results are cached until [`crate::Edge::forget_route`]; while the source does
+/// not answer, the last result is used.
 #[async_trait]
 pub trait RouteSource: Send + Sync + 'static {
     /// The route of a sandbox; `None` if the sandbox does not exist.
     async fn find(&self, sandbox: &SandboxId) -> Result<Option<Route>, RouteUnavailable>;
 
-    /// The route of a host name, in lowercase and without port; `None` when it is no app's. Answers
-    /// are kept until [`crate::Edge::forget_names`].
+    /// The route of a host name, in lowercase and without port; `None` if it belongs to no app.
+    /// Results are cached until [`crate::Edge::forget_names`].
     async fn find_name(&self, _name: &str) -> Result<Option<AppRoute>, RouteUnavailable> {
         Ok(None)
     }

@@ -37,8 +37,8 @@ use crate::limits::{
 use crate::plain;
 use crate::tls::{Tls, is_tls};
 
-/// Time for a client that was told to disconnect to take the rest of its last answer, in multiples
-/// of the wait for a head.
+/// Time for a client to read the rest of its last response after the connection's shutdown began,
+/// in multiples of the wait for a head.
 const LAST_ANSWER_WAITS: u32 = 10;
 /// Pause after the system refused a connection (no descriptors left), so that the loop does not spin.
 const REFUSED_PAUSE: Duration = Duration::from_millis(50);
@@ -97,7 +97,7 @@ impl Server {
 
     /// Serves until `stop`, then lets requests in flight finish within [`STOP_WAIT`].
     ///
-    /// Boxed, so that the edge is compiled in this crate and not in those that await it.
+    /// Boxed, so that the edge is compiled in this crate and not in its callers.
     pub fn serve(
         self,
         listener: TcpListener,
@@ -137,7 +137,8 @@ impl Server {
         }
     }
 
-    /// Everything but the way to a sandbox is boxed: the library moves this whole future with every request.
+    /// Everything except the path to a sandbox is boxed: the library moves this whole future with
+    /// every request.
     async fn answer(&self, request: Request<Incoming>, client: &Client) -> Response<ResponseBody> {
         match destination(request.uri(), request.headers()) {
             Destination::Sandbox(target) => match &self.own_ports {
@@ -183,7 +184,7 @@ impl Server {
 
     async fn answer_api(&self, mut request: Request<Incoming>, client: &Client) -> Response<ResponseBody> {
         request.extensions_mut().insert(client.clone());
-        // What the API says about its own addresses depends on it; a client that came by TLS need not say so.
+        // The API builds its own addresses from this header; clients over TLS need not send it.
         if client.is_secure() {
             request.headers_mut().insert("x-forwarded-proto", HeaderValue::from_static("https"));
         }
@@ -223,7 +224,7 @@ async fn connection(
     }
 }
 
-/// Plain requests to sandboxes are served here; from the first that is not one, the library has the
+/// Serves plain requests to sandboxes; from the first other request on, the library serves the
 /// connection.
 async fn requests<S>(
     server: Arc<Server>,
@@ -254,16 +255,16 @@ struct Shared {
 enum TimerAction {
     /// Close it: the client is too slow.
     Over,
-    /// The connection was idle for the longest allowed time. The client is told first, so that a
+    /// The connection was idle for the longest allowed time. It is shut down gracefully, so that a
     /// request in flight is either answered or known to be unprocessed. A slow reader still gets
-    /// the rest of the last answer.
+    /// the rest of the last response.
     Quiet,
     /// Check again at this time.
     Again(Instant),
 }
 
 impl Shared {
-    /// Decides how to handle a connection; `is_told`: the client was already asked to disconnect.
+    /// Decides how to handle a connection; `is_told`: the connection's shutdown has already begun.
     fn timer_action(&self, is_told: bool) -> TimerAction {
         let (now, wait, head_due) = (Instant::now(), self.server.head_wait, self.clock.due());
         // The parser's clock starts once it is known which HTTP this is; some clients never get there.
@@ -339,7 +340,7 @@ fn builder(head_wait: Duration, clock: HeadClock) -> Builder<TokioExecutor> {
         .http1()
         .timer(clock)
         .header_read_timeout(head_wait)
-        // `HEADER_LINES_MAX` is the library's own number; it is not set, see there.
+        // `HEADER_LINES_MAX` is the library's default, so it is not set here.
         .max_buf_size(HEAD_BYTES_MAX)
         .http2()
         .timer(TokioTimer::new())

@@ -1,4 +1,4 @@
-//! One sandbox as the edge remembers it: its route and its gate.
+//! The edge's state of one sandbox: its route and its gate.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -62,7 +62,7 @@ impl Site {
         if cached.read == cached.change { Ok(Arc::clone(&cached.route)) } else { Err(cached.change) }
     }
 
-    /// Takes a route of which reading began when so many changes had been told, unless a later one is cached.
+    /// Caches a route whose read began at change count `read`, unless a later one is cached.
     pub(crate) fn renew(&self, route: Route, read: u64) -> Arc<Route> {
         let mut cached = self.cached();
         if read >= cached.read {
@@ -112,7 +112,7 @@ impl Site {
         if let Some(permit) = self.gate.opened().and_then(|grant| grant.enter().ok()) {
             return Ok(permit);
         }
-        // Boxed: rare, and large beside what a request to an open grant needs.
+        // Boxed: rare, and large compared with the future of a request with an open grant.
         Box::pin(self.wait_and_enter(route, tasks, stop)).await
     }
 
@@ -189,7 +189,7 @@ impl Site {
                 HELD_WAIT.as_secs()
             )),
             GateError::Failed(error) => {
-                // Whatever is wrong, the next request looks at the record again.
+                // After any failure, the next request reads the record again.
                 self.invalidate();
                 error
             }
@@ -230,7 +230,8 @@ fn open(
     }
 }
 
-/// The agent is not there, or went away before it answered. Asking for a grant twice does no harm.
+/// Whether the agent is down, or went down before it answered. Requesting a grant twice is
+/// harmless.
 fn is_restart(error: &AgentError) -> bool {
     match error {
         AgentError::Unreachable { .. } | AgentError::ConnectionLost { .. } => true,
@@ -246,7 +247,7 @@ fn edge_error(error: AgentError) -> EdgeError {
             ErrorCode::NotFound => EdgeError::Unknown,
             ErrorCode::Conflict => EdgeError::NotServing(text),
             ErrorCode::NoCapacity | ErrorCode::DiskFull => EdgeError::Busy(text),
-            // Its text names the host's files.
+            // The text names files of the host.
             ErrorCode::Internal => {
                 tracing::error!(error = text, "a host failed");
                 EdgeError::Unavailable("the sandbox's host failed; search the log of its agent".to_owned())

@@ -105,7 +105,7 @@ impl Sites {
         if sites.len() >= SITES_MAX {
             sites.retain(|_, site| site.is_in_use());
         }
-        // Read with the map locked: whoever reports a change after this finds the sandbox in the map.
+        // Read with the map locked, so that a later change finds the sandbox in the map.
         let is_fresh = self.change.load(Ordering::SeqCst) == change;
         let made = || Arc::new(Site::new(id.clone(), route, is_fresh));
         Arc::clone(sites.entry(id.clone()).or_insert_with(made))
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
     use crate::route::RouteUnavailable;
 
-    /// Returns what held when it was asked, once it may.
+    /// A source that returns the state at the time of the request, once released.
     struct Source {
         holds: Mutex<Visibility>,
         asked: Semaphore,
@@ -155,7 +155,7 @@ mod tests {
         }
     }
 
-    /// Asks, and while the answer is in progress everything changes.
+    /// Looks up a route, which changes while the lookup is in progress.
     async fn find_during_change(sites: &Sites, source: &Source, id: &SandboxId) -> Visibility {
         let change = async {
             source.asked.acquire().await.unwrap().forget();
@@ -178,7 +178,8 @@ mod tests {
     async fn a_route_read_before_an_invalidation_is_reread() {
         let (sites, id) = (Sites::default(), SandboxId::random());
         for visibility in [Visibility::Unlisted, Visibility::Private] {
-            // The first time it is not known yet, then it is known and invalid.
+            // In the first round the sandbox is not cached yet, in the second it is cached and
+            // invalid.
             let source = Source::new(visibility);
             sites.invalidate(Some(&id));
             assert_eq!(find_during_change(&sites, &source, &id).await, visibility);

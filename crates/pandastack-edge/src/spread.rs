@@ -25,7 +25,7 @@ pub(crate) fn choose(loads: &[Load], always: usize, turn: usize, tried: &[usize]
     let untried = || (0..loads.len()).filter(|at| !tried.contains(at));
     let mut open: Vec<usize> = untried().filter(|at| !loads[*at].is_avoided).collect();
     if open.is_empty() {
-        // Better one that may not answer than none.
+        // A machine that may not answer is better than none.
         open = untried().collect();
     }
     let least = |used: &[usize]| used.iter().map(|at| loads[*at].in_flight).min();

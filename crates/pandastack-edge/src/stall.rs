@@ -31,7 +31,7 @@ pub(crate) struct Clock {
     stalls: AtomicU64,
 }
 
-/// A time in which the process did not stand still.
+/// A period without a stall of the process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Epoch {
     clock: &'static Clock,
@@ -44,7 +44,7 @@ impl Epoch {
         CLOCK.epoch()
     }
 
-    /// Whether the process has stood still since.
+    /// Whether the process has stalled since.
     pub(crate) fn has_ended(&self) -> bool {
         self.clock.has_ended(*self, self.clock.now_ms())
     }
@@ -73,7 +73,7 @@ impl Clock {
         self.is_stalled(now_ms) || self.stalls.load(Ordering::SeqCst) != epoch.stalls
     }
 
-    /// A sign of life. The stall is counted first: nobody may see the new time and the old count.
+    /// Records a tick. A stall is counted first: no reader may see the new time with the old count.
     fn tick(&self, now_ms: u64) {
         if self.is_stalled(now_ms) {
             self.stalls.fetch_add(1, Ordering::SeqCst);

@@ -76,7 +76,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for ActivityStream<S> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        // Nothing more comes of one that ended either.
+        // A stream that has ended sends no more either.
         let is_over = matches!(read, Poll::Ready(Ok(()))) && buffer.filled().len() == before;
         self.permit.note_read(read.is_pending() || is_over);
         read

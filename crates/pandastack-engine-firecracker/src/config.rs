@@ -18,7 +18,7 @@ pub struct FirecrackerConfig {
     pub jailer: Option<PathBuf>,
     /// Launcher of processes.
     pub launcher: Launcher,
-    /// Why KVM is usable, for the log.
+    /// Reason why KVM is usable, for the log.
     pub kvm_reason: String,
 }
 

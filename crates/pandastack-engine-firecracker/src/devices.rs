@@ -54,7 +54,7 @@ pub(crate) async fn set_outputs(api: &Api) -> Result<(), ApiError> {
     api.put("/metrics", &Metrics { metrics_path: METRICS.to_owned() }, COMMAND_MAX).await
 }
 
-/// Sets the console. It is not part of a snapshot, so every machine sets it.
+/// Configures the console. A snapshot does not contain it, so every machine configures it.
 pub(crate) async fn set_console(api: &Api) -> Result<(), ApiError> {
     let limiter = TokenBucket {
         size: SERIAL_BYTES_PER_SECOND,

@@ -53,7 +53,7 @@ impl FirecrackerEngine {
             kernel_format: KernelFormat::Elf,
             fork: false,
             fork_reason: Some("machines run on KVM, whose descriptors belong to one process".to_owned()),
-            // Its devices have serial numbers of their own.
+            // Firecracker assigns its own serial numbers to devices.
             volume_naming: VolumeNaming::Order,
             read_only_volumes: false,
             keeps_guest_streams: false,

@@ -88,7 +88,7 @@ async fn relay(
         }
     };
     connected.store(true, Ordering::Release);
-    // An error on either side ends both streams; there is nobody to report it to.
+    // An error on either side ends both streams; no caller is left to report it to.
     let _ = tokio::io::copy_bidirectional(&mut ours, &mut guest).await;
 }
 

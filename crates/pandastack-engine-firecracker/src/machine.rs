@@ -104,7 +104,7 @@ pub(crate) enum Phase {
     Paused { plain: bool },
     /// Running.
     Running,
-    /// A call to change it failed or was cancelled; Firecracker must be asked.
+    /// A call to change the state failed or was cancelled; Firecracker must be queried.
     Unknown,
 }
 

@@ -16,7 +16,7 @@ pub(crate) struct Programs {
     pub(crate) binary: PathBuf,
     /// Empty for [`Launcher::Direct`].
     pub(crate) jailer: PathBuf,
-    /// cgroup version of the host. The jailer assumes 1 unless told.
+    /// cgroup version of the host. The jailer assumes 1 by default.
     pub(crate) cgroup_version: u8,
 }
 

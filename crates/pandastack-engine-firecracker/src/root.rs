@@ -36,7 +36,7 @@ pub(crate) struct Owner {
 pub(crate) enum Access {
     /// Read and write. The file is chowned to the process's user.
     Own,
-    /// Read. The file becomes readable by everyone who can reach it.
+    /// Read. The file becomes readable by every user who can reach it.
     Read,
 }
 
@@ -202,7 +202,8 @@ fn grant(placed: &PlacedFile, owner: Owner) -> io::Result<()> {
 /// ends afterwards, because it cannot leave the namespace again.
 fn in_jail<T: Send>(process: &Process, action: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     let enter = || {
-        // Threads share root and working directory; one that does cannot join a mount namespace.
+        // Threads share root and working directory; a thread that shares them cannot join a mount
+        // namespace.
         unshare(CloneFlags::CLONE_FS)?;
         setns(process.descriptor(), CloneFlags::CLONE_NEWNS)?;
         action()

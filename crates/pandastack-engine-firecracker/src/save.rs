@@ -2,7 +2,7 @@
 //!
 //! A diff snapshot holds the pages written since the last snapshot, load or start. Firecracker
 //! writes them in place, so the result is complete only if the target is a clone of the file with
-//! everything before that:
+//! all earlier pages:
 //!
 //! | target is a clone of | method |
 //! |---|---|

@@ -142,7 +142,7 @@ fn on_thread(action: impl FnOnce() -> io::Result<Child> + Send) -> io::Result<Ch
 pub(crate) struct HeldFiles(OwnedFd);
 
 impl HeldFiles {
-    /// None yet, and the standard input.
+    /// No descriptors yet; also returns the standard input.
     fn new() -> io::Result<(Self, Stdio)> {
         let (sending, receiving) =
             socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
@@ -194,8 +194,8 @@ impl ChildSetup {
             check(libc::setrlimit(libc::RLIMIT_CORE, &raw const none))?;
             let Some((dir, options)) = &self.root else { return Ok(()) };
             check(libc::unshare(libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS))?;
-            // Mounts of the host still come and go here, so that none is held by a machine; ours do
-            // not go there.
+            // Mounts and unmounts of the host propagate here, so that a machine holds none; ours do
+            // not propagate to the host.
             let (nothing, top) = (std::ptr::null(), c"/".as_ptr());
             check(libc::mount(nothing, top, nothing, libc::MS_SLAVE | libc::MS_REC, std::ptr::null()))?;
             let kind = c"tmpfs".as_ptr();

@@ -40,7 +40,7 @@ pub(crate) struct Start {
     pub(crate) origin: Origin,
 }
 
-/// Starts a machine. If the caller goes away meanwhile, the process is killed.
+/// Starts a machine. If the caller drops the future, the process is killed.
 pub(crate) async fn start(host: Arc<Host>, start: Start) -> Result<Arc<FirecrackerMachine>> {
     let tasks = host.tasks.clone();
     let undo = |machine: Arc<FirecrackerMachine>| async move { machine.control.process.send_kill() };
@@ -82,7 +82,7 @@ async fn start_in(
     let place = &mut start.place;
     let empty = match spare {
         Some(spare) => {
-            // Nobody is surprised by machines of a program that was taken away.
+            // A spare process must not start a machine after its program was removed.
             host.programs.check()?;
             spare.or_another(&host).await?
         }

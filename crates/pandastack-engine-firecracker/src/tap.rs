@@ -39,7 +39,7 @@ impl Tap {
             tap::keep_for(made.as_fd(), uid)?;
             tap::namespace(made.as_fd())
         };
-        // Namespaces belong to threads: the one that changes its own is thrown away.
+        // Namespaces belong to threads: change it in a temporary thread.
         let namespace = thread::scope(|scope| scope.spawn(make).join())
             .unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
             .map_err(EngineError::io("make a tap that leads nowhere", tap::DEVICE))?;

@@ -48,7 +48,7 @@ impl Version {
         known.map(|known| known.snapshot_format).ok_or(UnsupportedVersion(self))
     }
 
-    /// Such as `1.16`: what a snapshot is bound to.
+    /// The series that snapshots are bound to, such as `1.16`.
     pub(crate) fn series(self) -> String {
         format!("{}.{}", self.major, self.minor)
     }

@@ -2,7 +2,7 @@
 
 use pandastack_engine::Isolation;
 
-/// One way to execute guest code, with everything that a snapshot is bound to.
+/// A way to execute guest code, with everything that snapshots are bound to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Accelerator {
     /// Label users see.
@@ -17,7 +17,7 @@ pub(crate) struct Accelerator {
     pub(crate) processor: &'static str,
     /// Kernel arguments that only this way needs.
     pub(crate) kernel_args: &'static str,
-    /// Whether guests see the host's processor, so that snapshots are bound to that too.
+    /// Whether guests see the host's processor, so that snapshots are also bound to its model.
     pub(crate) host_processor: bool,
 }
 

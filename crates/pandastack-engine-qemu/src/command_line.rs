@@ -1,7 +1,8 @@
 //! The emulator's command line.
 //!
-//! Devices, their order and their ids are frozen into snapshots: a change here is a change of the compatibility key
-//! ([`DEVICES_GENERATION`]). Every option that deviates from a default says why.
+//! Devices, their order and their ids are frozen into snapshots: a change here is a change of the
+//! compatibility key ([`DEVICES_GENERATION`]). Every option that deviates from a default has a
+//! comment with the reason.
 
 use std::ffi::OsString;
 use std::os::fd::RawFd;
@@ -14,7 +15,8 @@ use crate::accelerator::Accelerator;
 pub(crate) const DEVICES_GENERATION: u32 = 2;
 /// Number of the descriptor set of the first volume.
 const VOLUME_FDSET_FIRST: usize = 3;
-/// Path under which the emulator opens guest memory. Nothing is there: the preloaded library answers with a descriptor.
+/// Path under which the emulator opens guest memory. The path does not exist: the preloaded library
+/// returns a descriptor for it.
 pub(crate) const RAM_PATH: &str = "/pandastack/ram";
 /// Kernel arguments of every boot. `reboot=t` ends the machine by triple fault, `tsc` needs no calibration against
 /// timers that an emulator runs late; guests hold no secrets of one another that mitigations would protect.
@@ -114,7 +116,8 @@ impl Arguments {
         self.add("-cpu", accelerator.processor);
         self.add("-smp", shape.vcpus.to_string());
         self.add("-m", format!("{}M", shape.memory_mib));
-        // Said to be shared, so that saved states leave it out; the preloaded library maps it privately all the same.
+        // Declared as shared, so that saved states omit it; the preloaded library still maps it
+        // privately.
         self.add("-object", format!("memory-backend-file,id=ram,size={memory},mem-path={RAM_PATH},share=on"));
     }
 
@@ -126,8 +129,9 @@ impl Arguments {
         self.add("-mon", "chardev=qmp,mode=control");
         self.add("-chardev", "file,id=console,path=/dev/fdset/2,append=on");
         self.add("-serial", "chardev:console");
-        // No flushes: a machine does not outlive its host's memory, snapshots are synced by whoever keeps them. No
-        // locks: nobody else has the file. No dropping of the page cache when a state is loaded.
+        // No flushes: a machine does not outlive its host's memory, and the agent syncs snapshots.
+        // No locks: no other process has the file. No dropping of the page cache when a state is
+        // loaded.
         self.add(
             "-blockdev",
             "driver=raw,node-name=disk0,discard=unmap,cache.no-flush=on,file.driver=file,file.filename=/dev/fdset/1,\
@@ -140,17 +144,17 @@ impl Arguments {
         self.add("-device", format!("virtio-net-pci,netdev=net0,mac={GUEST_MAC},romfile=,ioeventfd=off"));
         self.add("-object", "rng-random,id=rng0,filename=/dev/urandom");
         self.add("-device", "virtio-rng-pci,rng=rng0,ioeventfd=off");
-        // One port more than used; the default of 31 costs 64 queues.
+        // One port more than needed; the default of 31 costs 64 queues.
         self.add("-device", "virtio-serial-pci,id=serial0,ioeventfd=off,max_ports=2");
         self.add("-chardev", format!("socket,id=guest,fd={guest},server=on,wait=off"));
         self.add("-device", format!("virtserialport,bus=serial0.0,chardev=guest,name={GUEST_CHANNEL_NAME}"));
         self.volumes(inherited);
     }
 
-    /// The places of durable disks. All are there from the boot on, with a file of no length behind them: a volume comes by
-    /// putting its descriptor over that of the file ([`crate::volume`]), so a fork, a restore and a boot attach it in
-    /// the same way, without a device that comes and goes. Flushes reach the host's disk. A write that finds the
-    /// host's disk full stops the machine; other errors go to the guest.
+    /// The places of durable disks. All exist from boot on, backed by empty files: attaching a
+    /// volume replaces the file's descriptor with its own ([`crate::volume`]), so a fork, a restore
+    /// and a boot attach it in the same way, without hotplug. Flushes reach the host's disk. A
+    /// write that finds the host's disk full stops the machine; other errors go to the guest.
     fn volumes(&mut self, inherited: &InheritedFds) {
         for (place, fd) in inherited.volumes.iter().enumerate() {
             let (set, node) = (VOLUME_FDSET_FIRST + place, volume_serial(place));

@@ -177,7 +177,7 @@ fn listen_packets(path: &Path) -> io::Result<OwnedFd> {
 fn listen(path: &Path, kind: SocketType) -> io::Result<OwnedFd> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    // Before it listens, nobody can connect: the mode is never wider than this.
+    // Set before it listens, so that no client can connect while the mode is wider.
     fs::set_permissions(path, Permissions::from_mode(0o600))?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket)

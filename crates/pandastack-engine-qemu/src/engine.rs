@@ -97,7 +97,7 @@ impl Engine for QemuEngine {
         })?;
         let process = Process::find(record.pid, record.pid_started_ticks, &self.host.tasks)?;
         let paths = Paths::new(&record.runtime_dir);
-        // The socket could be that of another process by now, if the directory was used again.
+        // If the directory was reused, the socket may belong to another process by now.
         let (reply, _) = shim_client::request(
             &paths.shim(),
             "identifying the machine",

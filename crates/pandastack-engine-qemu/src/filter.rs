@@ -49,7 +49,7 @@ const ALLOWED: &[i64] = &[
     libc::SYS_dup,
     libc::SYS_dup3,
     libc::SYS_close,
-    // Sockets that are already open; there is no way to a new one but accept.
+    // Calls on open sockets; only `accept` creates new ones.
     libc::SYS_accept,
     libc::SYS_accept4,
     libc::SYS_recvfrom,
@@ -211,7 +211,8 @@ fn program(audience: Audience, kvm: bool) -> Result<BpfProgram, seccompiler::Err
         prctl.push(equals(0, libc::PR_SET_THP_DISABLE as u64)?);
     }
     rules.insert(libc::SYS_prctl, prctl);
-    // The type byte of the request; the upper half is whatever a caller in C sign-extended.
+    // Compares the type byte of the request; the upper 32 bits are ignored, because C callers may
+    // sign-extend.
     let of_type = |kind: u64| {
         let condition =
             SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(0xff00), kind << 8)?;

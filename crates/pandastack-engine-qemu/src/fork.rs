@@ -1,8 +1,9 @@
 //! Forking a paused machine into many.
 //!
-//! For each child the engine makes the sockets, connects them and accepts the connections itself, so that the child
-//! starts out connected where its parent is: no greeting, no negotiation, no reconnect that the guest could see. The
-//! preloaded library then puts each descriptor where its parent has the corresponding one, whatever its number.
+//! For each child the engine makes the sockets, connects them and accepts the connections itself,
+//! so that the child starts out connected where its parent is: no greeting, no negotiation, no
+//! reconnect that the guest could see. The preloaded library then puts each descriptor at the
+//! number that its parent's counterpart has.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -27,8 +28,8 @@ use pandastack_engine::explain::explain;
 use pandastack_engine::process::{KillOnDrop, Process};
 
 const STEP: &str = "forking the machine";
-/// Index of the rule for the accepted guest stream, the only one that need not match: there may be
-/// no connection.
+/// Index of the rule for the accepted guest stream, the only one that need not match: the guest
+/// stream may not be connected.
 const GUEST_ACCEPTED_RULE: usize = 6;
 
 /// Forks a machine. With `pause` everything is prepared before the machine is paused, and it runs again once all copies of it
@@ -54,7 +55,7 @@ pub(crate) async fn fork(
         born.push(fork_batch(parent, batch).await);
     }
     if let Some(going_on) = going_on {
-        // Before the children are looked at: they can wait, the parent's users do.
+        // Before the children are checked: they can wait, but the parent's users are waiting.
         going_on.announce().await;
         if let Err(error) = parent.continue_guest().await {
             tracing::warn!(
@@ -63,7 +64,7 @@ pub(crate) async fn fork(
             );
         }
     }
-    // Nothing below needs the parent to be still, or to continue.
+    // Nothing below depends on the parent's state.
     drop(turn);
     let mut outcomes = Vec::new();
     for batch in born {
@@ -104,7 +105,7 @@ struct Seed {
 
 /// Children of one park, before their birth.
 struct Batch {
-    /// Why a place has no child; `None` where the next of `seeds` belongs.
+    /// Error of a place without a child; `None` for a place that gets the next of `seeds`.
     outcomes: Vec<Option<EngineError>>,
     seeds: Vec<Seed>,
 }
@@ -141,7 +142,8 @@ async fn fork_batch(parent: &QemuMachine, batch: Batch) -> NewChildren {
 /// Creates the machines of a batch; one outcome per place, in order.
 async fn adopt_batch(parent: &QemuMachine, born: NewChildren) -> Vec<Result<Arc<QemuMachine>>> {
     let NewChildren { batch: Batch { outcomes, mut seeds }, reply } = born;
-    // The children have their own by now; held here, a connection would stay open when its child is gone.
+    // The children have their own copies by now; a connection held here would stay open after its
+    // child ended.
     seeds.iter_mut().for_each(|seed| seed.replacements.clear());
     let (children, reason) = match reply {
         Ok((reply, pidfds)) => (
@@ -338,7 +340,7 @@ async fn make_machine(
     };
     let mut exited = parts.process.exited();
     let machine = QemuMachine::new(parent.host.clone(), parts)?;
-    // Its first answer shows that its threads live and its connection is its own.
+    // The child's first answer shows that its threads run and that its connection is separate.
     tokio::select! {
         answered = machine.require_paused(STEP) => answered?,
         gone = exited.wait_for(Option::is_some) => {

@@ -19,7 +19,7 @@ fn lines_of(bytes: &[u8], piece_bytes: usize) -> Vec<Vec<u8>> {
     found
 }
 
-/// What an emulator says on its control connection. The first byte is the size of the pieces.
+/// Bytes of an emulator on its control connection. The first byte is the size of the pieces.
 pub fn qmp(data: &[u8]) {
     let Some((piece, bytes)) = data.split_first() else { return };
     let lines = lines_of(bytes, bytes.len().max(1));
@@ -30,7 +30,7 @@ pub fn qmp(data: &[u8]) {
     }
 }
 
-/// A reply of the library in an emulator's process. What can be read is written and read again as the same.
+/// A reply of the library in an emulator's process. A valid reply round-trips.
 pub fn shim_reply(data: &[u8]) {
     let Ok(reply) = Reply::decode(data) else { return };
     assert!(!describe(reply.status, reply.errno, reply.note.as_bytes()).is_empty());

@@ -58,7 +58,7 @@ impl Library {
         fs::read_to_string(self.verdict_path(key)).ok()
     }
 
-    /// Keeps a verdict. That it cannot be kept is no error: the test runs again.
+    /// Stores a verdict. A failure to store it is ignored: the test runs again.
     pub(crate) fn keep_verdict(&self, key: &str, verdict: &str) {
         let path = self.verdict_path(key);
         if let Err(error) = write_once(&path, verdict.as_bytes(), 0o644) {

@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-/// From start of the process to its first answer. Emulators load dozens of libraries; a busy host takes a second.
+/// Longest time from the start of the process to its first answer. Emulators load dozens of
+/// libraries; a busy host takes a second.
 pub(crate) const START_MAX: Duration = Duration::from_secs(30);
 /// One command without I/O of its own.
 pub(crate) const COMMAND_MAX: Duration = Duration::from_secs(10);

@@ -1,6 +1,7 @@
 //! One machine: the handle with which an agent controls an emulator process.
 //!
-//! Operations that must not interleave (pause, resume, save, fork) take turns on one lock; the guest stream has its own.
+//! One lock serializes operations that must not interleave (pause, resume, save, fork); the guest
+//! stream has its own lock.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -40,8 +41,8 @@ pub(crate) struct QemuMachine {
     pub(crate) qmp: Qmp,
     /// Held by operations that change or depend on the run state.
     turn: AsyncMutex<()>,
-    /// Whether the machine is known to be paused: only this handle resumes it, so the emulator need
-    /// not be asked.
+    /// Whether the machine is known to be paused: only this handle resumes it, so no query is
+    /// needed.
     is_paused: AtomicBool,
     guest: Mutex<GuestStream>,
     /// Sizes of durable disks that the devices already have; the others are announced when the
@@ -233,7 +234,8 @@ impl Machine for QemuMachine {
     async fn connect_guest(&self) -> Result<UnixStream> {
         let mut guest = self.guest.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(current) = guest.current.take() {
-            // Its holder may keep it; the emulator must see the end, or it would never take the next one.
+            // The caller may still hold the stream; the emulator must see its end, or it would
+            // never accept the next one.
             let _ = rustix::net::shutdown(&current, Shutdown::Both);
         }
         let stream = match guest.ready.take() {
@@ -282,8 +284,8 @@ impl Machine for QemuMachine {
 }
 
 impl QemuMachine {
-    /// Limits the length of files to that of its longest disk. A fork whose disk is not cloned yet keeps its
-    /// parent's limit.
+    /// Limits the file size to that of the machine's largest disk. A fork whose disk is not cloned
+    /// yet keeps its parent's limit.
     pub(crate) fn limit_files(&self) {
         let disk = std::fs::metadata(&self.record.disk).map_or(0, |found| found.len());
         let volumes = self.details.volume_bytes.iter().copied().max().unwrap_or(0);

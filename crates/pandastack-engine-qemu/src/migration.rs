@@ -43,7 +43,8 @@ pub(crate) async fn wait(events: &mut broadcast::Receiver<Event>, step: &'static
     loop {
         let event = match events.recv().await {
             Ok(event) => event,
-            // Older events were dropped; the final one is the newest and still to come, or among those kept.
+            // Older events were dropped; the final event is the newest, so it is still queued or
+            // still to come.
             Err(RecvError::Lagged(_)) => continue,
             Err(RecvError::Closed) => {
                 return Err(EngineError::Exited(format!("the control connection closed while {step}")));

@@ -37,8 +37,9 @@ pub(crate) struct Emulator {
 }
 
 impl Emulator {
-    /// Such as `QEMU 7.2`. Of one series every build loads what another one saved, as long as the machine
-    /// type has a version: an update of the package does not affect sleeping sandboxes and snapshots.
+    /// Such as `QEMU 7.2`. Every build of a series loads the states that other builds of it saved,
+    /// as long as the machine type has a version: so a package update does not affect sleeping
+    /// sandboxes and snapshots.
     pub(crate) fn series(&self) -> String {
         let (major, minor) = self.numbers;
         format!("QEMU {major}.{minor}")
@@ -50,7 +51,7 @@ impl Emulator {
     }
 }
 
-/// Finds the emulator and asks its version.
+/// Finds the emulator and its version.
 pub(crate) fn find_emulator(configured: Option<PathBuf>) -> Result<Emulator> {
     let missing = || {
         EngineError::Unavailable(format!(
@@ -112,7 +113,7 @@ pub(crate) async fn fork_obstacle(host: &Arc<Host>, emulator: &Emulator) -> Opti
             host.library.keep_verdict(&key, PASSED);
             None
         }
-        // Not kept: the reason may be gone at the next start.
+        // Not stored: the cause may be gone at the next start.
         Err(error) => Some(format!("the fork test failed: {}", chain(&error))),
     }
 }

@@ -69,7 +69,7 @@ impl Qmp {
         Ok(qmp)
     }
 
-    /// Continues a connection that is negotiated already: that of a forked emulator.
+    /// Continues an already negotiated connection, of a forked emulator.
     pub(crate) fn resume(stream: UnixStream) -> Self {
         let stream = Arc::new(stream);
         let (replies_in, replies) = mpsc::channel(REPLIES_MAX);
@@ -89,7 +89,7 @@ impl Qmp {
         self.call(name, arguments, COMMAND_MAX).await
     }
 
-    /// One command that only newer emulators have, and only they need.
+    /// One command that only newer emulators support and need.
     pub(crate) async fn command_if_known(&self, name: &'static str, arguments: Value) -> Result<()> {
         let reply = self.exchange(name, arguments, &[], COMMAND_MAX).await?;
         match reply.pointer("/error/class").and_then(Value::as_str) {
@@ -109,7 +109,7 @@ impl Qmp {
         result("getfd", reply).map(drop)
     }
 
-    /// Sends a command and waits for its reply, whatever that says.
+    /// Sends a command and waits for its reply, which may be an error.
     async fn exchange(
         &self,
         name: &'static str,
@@ -121,7 +121,8 @@ impl Qmp {
         let mut calls = timeout_at(deadline, self.calls.lock()).await.map_err(|_| too_late(name, limit))?;
         let id = calls.next_id;
         calls.next_id += 1;
-        // The emulator reads a command byte by byte, some system calls for each: what says nothing is left out.
+        // The emulator reads a command byte by byte, with several system calls for each: empty
+        // arguments are omitted.
         let mut command = json!({ "execute": name, "id": id });
         if arguments.as_object().is_none_or(|arguments| !arguments.is_empty()) {
             command["arguments"] = arguments;
@@ -228,7 +229,7 @@ impl Reader {
         };
         if let Some(name) = message.get("event").and_then(Value::as_str).map(str::to_owned) {
             let data = message.get_mut("data").map(Value::take).unwrap_or_default();
-            // No receiver is no error: events matter only to whoever waits for one.
+            // A missing receiver is fine: events matter only to waiting callers.
             let _ = self.events.send(Event { name, data });
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! Splits what the emulator sends into lines.
+//! Splits the emulator's output into lines.
 
 /// Bytes that were read, and how far they were taken apart. It holds one unfinished line and the last read.
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ impl Lines {
         Some(&self.bytes[line])
     }
 
-    /// Bytes of the line whose end did not come yet.
+    /// Length of the unfinished line.
     pub(crate) fn unfinished_bytes(&self) -> usize {
         self.bytes.len() - self.start
     }

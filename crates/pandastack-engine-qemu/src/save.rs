@@ -1,6 +1,7 @@
 //! Saves a paused machine to files.
 //!
-//! Memory is copied after device state, so that whatever saving a device writes into guest memory is in the copy.
+//! Memory is copied after device state, so that the copy includes everything that saving a device
+//! writes into guest memory.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd;
@@ -53,7 +54,7 @@ async fn save_state(machine: &QemuMachine, path: &Path) -> Result<u64> {
     drop(writing);
     let begun = machine.qmp.command("migrate", json!({ "uri": format!("fd:{DESCRIPTOR_NAME}") })).await;
     if let Err(error) = begun {
-        // Kept in the machine, it would be in the way of every fork.
+        // Close it: a descriptor left in the machine would interfere with every fork.
         machine.qmp.command("closefd", json!({ "fdname": DESCRIPTOR_NAME })).await?;
         return Err(error);
     }

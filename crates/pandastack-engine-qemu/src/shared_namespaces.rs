@@ -24,8 +24,8 @@ pub(crate) struct SharedNamespaces {
     pub(crate) ipc: OwnedFd,
     /// Namespace of host names, which belongs to no machine.
     pub(crate) uts: OwnedFd,
-    /// Detached mount of the process file system that shows a process only what it may trace: itself. Its root has no
-    /// parent directory, so holding it open leads nowhere else.
+    /// Detached mount of procfs that shows a process only the processes it may trace: itself. Its
+    /// root has no parent directory, so holding it open leads nowhere else.
     pub(crate) processes: OwnedFd,
 }
 
@@ -51,7 +51,7 @@ impl SharedNamespaces {
     }
 }
 
-/// Namespaces belong to threads: the one that changes its own is thrown away.
+/// Namespaces belong to threads: change it in a temporary thread.
 fn on_thread<T: Send>(action: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     thread::scope(|scope| scope.spawn(action).join())
         .unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))

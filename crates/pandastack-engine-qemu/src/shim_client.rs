@@ -18,8 +18,8 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::timeout;
 
-/// Sends a request to the library behind the socket at `path` and waits for its answer. A reply with a status other than
-/// `Ok` is an error that says so in words.
+/// Sends a request to the library behind the socket at `path` and waits for its answer. A reply
+/// with a status other than `Ok` becomes an error with a readable message.
 pub(crate) async fn request(
     path: &Path,
     step: &'static str,

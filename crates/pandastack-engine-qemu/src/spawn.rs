@@ -113,7 +113,8 @@ impl ChildSetup {
                 check(libc::setns(namespace, kind))?;
             }
             check(libc::unshare(libc::CLONE_NEWNS))?;
-            // Mounts of the host still come and go here, so that none is held by a machine; ours do not go there.
+            // Mounts and unmounts of the host propagate here, so that a machine holds none; ours do
+            // not propagate to the host.
             let (none, root) = (std::ptr::null(), c"/".as_ptr());
             check(libc::mount(none, root, none, libc::MS_SLAVE | libc::MS_REC, std::ptr::null()))?;
             limit(libc::RLIMIT_CORE, 0)?;

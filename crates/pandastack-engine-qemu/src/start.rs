@@ -187,7 +187,8 @@ async fn load_state(qmp: &Qmp, path: &Path) -> Result<()> {
     };
     let feed = async {
         match feed(state, writing).await {
-            // The pipe of an emulator that gave up breaks, which says nothing about why: its own word does.
+            // The pipe of an emulator that exited breaks, which does not give the reason: its own
+            // message does.
             Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(failed("read the state file")(error)),
             _ => Ok(()),
         }

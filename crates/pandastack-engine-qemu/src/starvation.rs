@@ -25,7 +25,8 @@ pub(crate) fn follow(
                         sender.send_replace(starved);
                     }
                 }
-                // Events come in hundreds only while a state is saved, and then the machine is paused anyway.
+                // Hundreds of events occur only while a state is saved, when the machine is paused
+                // anyway.
                 Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => return,
             }

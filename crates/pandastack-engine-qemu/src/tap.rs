@@ -1,5 +1,5 @@
-//! The tap of a machine. Every machine has a network device with a tap behind it, since a snapshot restores only into the
-//! same devices; a machine without network gets one that leads nowhere.
+//! The tap of a machine. Every machine has a network device with a tap behind it, since a snapshot
+//! restores only into the same devices; a machine without network gets a disconnected tap.
 
 use std::os::fd::{AsFd, OwnedFd};
 

@@ -6,12 +6,13 @@
 
 use std::time::{Duration, Instant};
 
-/// Time between the two looks at both clocks. Their error, some hundred nanoseconds, is then some parts in a million.
+/// Time between the two readings of both clocks. Their error of some hundred nanoseconds is then a
+/// few parts per million.
 const WINDOW: Duration = Duration::from_millis(100);
-/// Tries of each look; the one that was interrupted least counts.
+/// Attempts per reading; the least interrupted one counts.
 const TRIES: usize = 32;
 
-/// Kernel argument that states the rate; `None` where the machine has no such counter.
+/// Kernel argument for the counter's rate; `None` if the machine has no counter.
 pub(crate) fn kernel_arg() -> Option<String> {
     let (from, to) = (sample_clock()?, {
         #[expect(clippy::disallowed_methods, reason = "measures over a fixed time")]

@@ -1,12 +1,14 @@
 //! Volumes: attached in place of the emulator's empty disk files.
 //!
-//! The emulator opens [`VOLUMES_MAX`] files of no length when it starts ([`crate::command_line`]). To attach a volume to a
-//! stopped machine, the preloaded library puts the image's descriptor over the file's; then the device is told its
-//! size. In this order a guest never sees a disk that is not the image.
+//! The emulator opens [`VOLUMES_MAX`] empty files when it starts ([`crate::command_line`]). To
+//! attach a volume to a stopped machine, the preloaded library replaces the file's descriptor with
+//! the image's; then the engine sets the device's size. In this order a guest never sees a disk
+//! that is not the image.
 //!
-//! Telling the size takes a block layer that is active. It is not in a process that saved its state and did not run since,
-//! which a zygote is, so in a fork the size waits for [`announce`], after the machine runs. Nothing
-//! uses the disk before it has a size; and a disk that the parent had too has its size already.
+//! Setting the size needs an active block layer. The block layer is inactive in a process that
+//! saved its state and has not run since, such as a zygote, so in a fork [`announce`] sets the size
+//! after the machine runs. Nothing uses the disk before it has a size; and a disk that the parent
+//! also had already has its size.
 //!
 //! Invariant: the image's open file is handed over rather than opened again, so that a lock on it
 //! lasts until the process ends.
@@ -25,7 +27,7 @@ use crate::shim_client;
 
 const STEP: &str = "attaching a volume";
 
-/// Sizes that devices have, by their places; 0 where there is no disk.
+/// Sizes of the devices, by place; 0 for a place without a disk.
 pub(crate) type Sizes = [u64; VOLUMES_MAX];
 
 /// Attaches volumes to a stopped machine that has empty files in their places. Returns the machine's files

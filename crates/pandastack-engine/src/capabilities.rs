@@ -56,7 +56,8 @@ pub struct Capabilities {
     /// [`Machine::fork`](crate::Machine::fork) works. Otherwise `fork_reason` says why, and callers
     /// save and restore instead.
     pub fork: bool,
-    /// Why [`Machine::fork`](crate::Machine::fork) is not available; `None` when it is.
+    /// Reason why [`Machine::fork`](crate::Machine::fork) is unavailable; `None` if it is
+    /// available.
     pub fork_reason: Option<String>,
     /// How guests identify their durable disks.
     pub volume_naming: VolumeNaming,

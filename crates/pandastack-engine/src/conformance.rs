@@ -21,7 +21,7 @@ use crate::{Boot, Engine, EngineError, Machine, MachineFiles, Restore, RunState,
 
 /// Longest time for one case.
 const CASE_MAX: Duration = Duration::from_secs(120);
-/// Longest time for a guest to come up from its kernel.
+/// Longest time for a guest to boot.
 const BOOT_MAX: Duration = Duration::from_secs(120);
 /// Longest time for one answer of a running guest.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
@@ -48,14 +48,14 @@ pub trait Fixture: Send + Sync {
     /// Shape of all machines.
     fn shape(&self) -> Shape;
 
-    /// Everything for a machine that starts from its kernel, with a disk and an empty memory file of its own.
+    /// All inputs for a booting machine, with its own disk and an empty memory file.
     async fn boot(&self) -> Boot;
 
     /// A place whose disk is a clone of `disk`.
     async fn place(&self, disk: &Path) -> MachineFiles;
 
-    /// A place for the paused `parent`'s child: its disk is a clone of the parent's. Differs from [`Fixture::place`] only
-    /// in what a fork demands, such as the parent's user.
+    /// A place for the paused `parent`'s child: its disk is a clone of the parent's. Differs from
+    /// [`Fixture::place`] only in a fork's requirements, such as the parent's user.
     async fn place_beside(&self, parent: &dyn Machine) -> MachineFiles;
 
     /// A clone of a memory file, private to the caller.
@@ -64,14 +64,14 @@ pub trait Fixture: Send + Sync {
     /// A path where nothing is yet.
     fn fresh_path(&self, name: &str) -> PathBuf;
 
-    /// Asks a running guest; resynchronises the stream first.
+    /// Sends a question to a running guest; resynchronises the stream first.
     async fn ask(&self, stream: &mut UnixStream, question: Question) -> std::io::Result<u64>;
 
     /// Machine processes of this engine that are alive.
     fn living(&self) -> usize;
 }
 
-/// Why a case failed.
+/// Reason why a case failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The engine refused.
@@ -246,7 +246,7 @@ impl<'a> Suite<'a> {
             .await?)
     }
 
-    /// Resumes a machine and asks it over a fresh stream.
+    /// Resumes a machine and sends it a question over a new stream.
     async fn run_and_ask(&self, machine: &dyn Machine, question: Question) -> Result<u64, Failure> {
         machine.resume().await?;
         self.ask(machine, question).await

@@ -5,8 +5,8 @@
 //! function of the test. Deterministic: no clock, no process, no randomness. Any call can be told to fail.
 //!
 //! Invariants: guest code makes no step while its machine is paused, and machines live until they
-//! are killed or [crash](FakeEngine::crash), whoever still holds a handle. Adoption works within
-//! one engine value (and its clones), which stands for the host.
+//! are killed or [crash](FakeEngine::crash), regardless of open handles. Adoption works within one
+//! engine value (and its clones), which represents the host.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -68,7 +68,7 @@ pub enum FakeAction {
 /// The environment of a fake machine's guest.
 #[derive(Debug, Clone)]
 pub struct FakeGuest {
-    /// Guest memory: saved, restored and copied by forks. At most 1 MiB is kept by a save.
+    /// Guest memory: saved, restored and copied by forks. A save keeps at most 1 MiB.
     pub memory: Arc<Mutex<Vec<u8>>>,
     /// The machine's disk file.
     pub disk: PathBuf,
@@ -154,7 +154,7 @@ impl FakeEngine {
         self.host.lock().machines.len()
     }
 
-    /// Ends a machine as if its process had crashed; `false` when there is none of that process id.
+    /// Ends a machine as if its process had crashed; `false` if no machine has that process id.
     pub fn crash(&self, pid: u32, reason: &str) -> bool {
         self.host.end(pid, reason)
     }
@@ -165,7 +165,7 @@ impl Host {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a call, and fails it if a test asked for that.
+    /// Counts a call, and fails it if a test requested that.
     fn enter(&self, action: FakeAction) -> Result<()> {
         let mut state = self.lock();
         let call = state.calls.entry(action).or_default();
@@ -385,7 +385,7 @@ impl Machine for FakeMachine {
 async fn serve_while_running(mut program: GuestFuture, mut run_state: watch::Receiver<RunState>) {
     while run_state.wait_for(|state| *state == RunState::Running).await.is_ok() {
         tokio::select! {
-            // The pause is looked at first: a paused guest must not take one more step.
+            // Check for a pause first: a paused guest must not take one more step.
             biased;
             paused = run_state.wait_for(|state| *state == RunState::Paused) => if paused.is_err() { return },
             () = &mut program => return,

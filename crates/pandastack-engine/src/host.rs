@@ -8,8 +8,8 @@ pub fn program_on_path(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&std::env::var_os("PATH")?).map(|dir| dir.join(name)).find(|path| path.is_file())
 }
 
-/// Vendor, family, model, stepping and microcode of the host's first processor: what a snapshot of
-/// a machine that sees the host's processor is bound to.
+/// Vendor, family, model, stepping and microcode of the host's first processor: snapshots of
+/// machines that see the host's processor are bound to it.
 pub fn processor() -> String {
     const KEYS: [&str; 5] = ["vendor_id", "cpu family", "model", "stepping", "microcode"];
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

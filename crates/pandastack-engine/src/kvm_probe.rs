@@ -11,9 +11,10 @@
 //! Invariant: a verdict of usable means that the magic value and the halt both arrived before the
 //! deadline. Everything else, silence included, is unusable with the reason.
 //!
-//! A vCPU that does not come back cannot be interrupted safely from a thread, and a broken KVM may take its process
-//! along. Therefore [`probe_with`] runs the probe in a child process and kills it at the deadline; the program it runs
-//! calls [`run_child`] in a hidden subcommand. Callers keep the verdict for as long as the host is up.
+//! A vCPU that hangs cannot be interrupted safely from a thread, and a broken KVM may take its
+//! process down. Therefore [`probe_with`] runs the probe in a child process and kills it at the
+//! deadline; the program it runs calls [`run_child`] in a hidden subcommand. Callers keep the
+//! verdict for as long as the host is up.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -128,8 +129,8 @@ fn read_verdict(child: &mut Child, started: Instant) -> KvmVerdict {
     }
 }
 
-/// Kills the child and collects it behind the caller's back: one that is stuck in the kernel may take its time to die,
-/// and the verdict does not depend on it.
+/// Kills the child and reaps it in the background: a child that is stuck in the kernel may take
+/// long to die, and the verdict does not depend on it.
 fn end(mut child: Child) {
     if child.kill().is_ok() {
         let _ = thread::Builder::new().name("kvm-probe-reaper".to_owned()).spawn(move || child.wait());

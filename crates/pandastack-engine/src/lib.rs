@@ -14,8 +14,8 @@
 //! An engine receives paths of prepared files, not descriptors: one engine could take descriptors, another takes only
 //! paths, so paths are what every engine can use.
 //!
-//! Left to others: which template, what address, whose sandbox, when to sleep. Callers never ask which engine it is;
-//! they look at [`Capabilities`].
+//! Out of scope: templates, addresses, sandboxes, sleep. Callers never check which engine it is;
+//! they check its [`Capabilities`].
 //!
 //! ```text
 //!            boot / restore / fork                 kill, guest power-off, crash
@@ -120,8 +120,8 @@ pub struct MachineFiles {
     pub runtime_dir: PathBuf,
     /// Root disk: a raw image, readable and writable by this machine only.
     pub disk: PathBuf,
-    /// Durable disks, at most [`VOLUMES_MAX`], by their places. A restored or forked machine finds at each place what it
-    /// had there, or a copy made at the same instant.
+    /// Durable disks, at most [`VOLUMES_MAX`], by their places. A restored or forked machine finds
+    /// its earlier disk at each place, or a copy made at the same instant.
     pub volumes: Vec<Volume>,
     /// Serial console output is appended here.
     pub console: PathBuf,
@@ -141,7 +141,7 @@ pub struct Boot {
     pub shape: Shape,
     /// Per-machine resources.
     pub place: MachineFiles,
-    /// Kernel image, in the format that [`Capabilities::kernel_format`] asks for.
+    /// Kernel image, in the format of [`Capabilities::kernel_format`].
     pub kernel: PathBuf,
     /// Initial ramdisk.
     pub initrd: PathBuf,
@@ -208,7 +208,7 @@ pub struct MachineRecord {
     pub base_memory: PathBuf,
     /// Confinement of the process.
     pub confinement: Confinement,
-    /// Whatever else the engine needs; opaque to everyone else.
+    /// Other data of the engine; opaque to everyone else.
     pub engine: serde_json::Value,
 }
 
@@ -228,10 +228,10 @@ pub enum RunState {
     Running,
 }
 
-/// Why an engine call failed.
+/// Reason why an engine call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// The host lacks something; the text says what and how to get it.
+    /// A requirement is missing on the host; the text names it and how to get it.
     #[error("{0}")]
     Unavailable(String),
     /// The capability is off on this host.
@@ -297,16 +297,16 @@ pub trait Engine: Send + Sync + 'static {
     /// Starts a machine from a snapshot; paused at the instant it was saved.
     async fn restore(&self, restore: Restore) -> Result<Arc<dyn Machine>>;
 
-    /// Starts an empty process ahead, for a machine that is restored into it later. Only where
-    /// [`Capabilities::spares`] says so.
+    /// Starts an empty process ahead, for a machine that is restored into it later. Requires
+    /// [`Capabilities::spares`].
     async fn spare(&self, files: SpareFiles) -> Result<Spare> {
         let _ = files;
         let reason = "its processes start with their machine".to_owned();
         Err(EngineError::Unsupported { action: "start a process ahead", reason })
     }
 
-    /// Takes over a machine whose agent is gone, in whatever state it is. Fails with [`EngineError::Exited`] when its
-    /// process no longer runs.
+    /// Takes over a machine whose agent is gone, in its current state. Fails with
+    /// [`EngineError::Exited`] when its process no longer runs.
     async fn adopt(&self, record: MachineRecord) -> Result<Arc<dyn Machine>>;
 }
 
@@ -316,7 +316,7 @@ pub trait Engine: Send + Sync + 'static {
 pub struct Pause {
     /// Sent when the files of the children are ready.
     pub ready: oneshot::Sender<()>,
-    /// Received when the machine is paused; nothing is copied before. If it is dropped, there is no fork.
+    /// Received when the machine is paused; nothing is copied before. If dropped, the fork is cancelled.
     pub begun: oneshot::Receiver<()>,
     /// Received, or dropped, when everything that must match its memory, such as disks, is copied. Then the machine
     /// may resume.
@@ -338,7 +338,7 @@ impl Pause {
     /// Reports that the children's files are ready, and waits for the pause to begin.
     pub async fn begin(self) -> Result<PauseInProgress> {
         let Self { ready, begun, copied, resumed } = self;
-        // A receiver that is gone has begun already.
+        // If the receiver is gone, the pause has already begun.
         let _ = ready.send(());
         let not_paused = |_| EngineError::Unsupported {
             action: "fork",

@@ -29,7 +29,7 @@ pub struct Mapping {
     pub address: u64,
     /// Length in bytes.
     pub bytes: u64,
-    /// The place in the file that it begins with.
+    /// Offset in the file at which the mapping begins.
     pub file_offset: u64,
 }
 
@@ -87,7 +87,7 @@ const PAGE_IS_FILE: u64 = 1 << 2;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_SWAPPED: u64 = 1 << 4;
 
-/// Asks the kernel for ranges: not of the file, and present or swapped out.
+/// Queries the kernel for ranges of pages that are not the file's, and are present or swapped out.
 fn scan(pagemap: &File, mut start: u64, end: u64) -> io::Result<Vec<Range>> {
     let mut regions = [Region::default(); RANGES_PER_SCAN];
     let mut ranges = Vec::new();
@@ -147,12 +147,12 @@ fn push(ranges: &mut Vec<Range>, start: u64, end: u64) {
     }
 }
 
-/// Copies the private pages of a mapping into `target`, at their offsets in the file, but for those that are equal
-/// in `base`, of which `target` is a clone: a page that the machine inherited from the one it was forked from is private
-/// and yet not new. Pages of zeros are left out where the base has a hole, so that a sparse base stays sparse. Returns
-/// the bytes written.
+/// Copies the private pages of a mapping into `target`, a clone of `base`, at their offsets in the file.
+/// Skips pages that are equal in `base` (inherited from a fork parent, they are private but not new), and
+/// pages of zeros where the base has a hole, so that a sparse base stays sparse. Returns the bytes written.
 ///
-/// The kernel reads by id. Fails if the process has ended by then: its id may have had a new owner meanwhile.
+/// The kernel reads by process id. Fails if the process has ended: its id may have been reused during the
+/// copy.
 pub fn copy_private_pages(
     (pid, pidfd): (u32, BorrowedFd<'_>),
     mapping: Mapping,
@@ -199,7 +199,7 @@ fn joined<T>(outcome: std::thread::Result<T>) -> T {
     outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// The same pages in pieces that fit the buffers.
+/// Splits ranges into pieces that fit the buffers.
 fn pieces(ranges: &[Range]) -> Vec<Range> {
     let cut = |range: &Range| {
         let end = range.end;
@@ -254,7 +254,7 @@ fn write_changed(target: &File, chunk: &[u8], original: &[u8], offset: u64) -> i
     Ok(written)
 }
 
-/// The holes of a file, asked for in ascending order. Several may ask about one file.
+/// The holes of a file, queried in ascending order. Several readers may query one file.
 struct Holes<'a> {
     file: &'a File,
     len: u64,
@@ -290,9 +290,9 @@ impl<'a> Holes<'a> {
         Ok(())
     }
 
-    /// Next hole or data at or after `offset`; the end of the file if there is none.
+    /// Next hole or data at or after `offset`; the end of the file if no more follows.
     fn seek(&self, offset: u64, whence: libc::c_int) -> io::Result<u64> {
-        // SAFETY: plain integers. Nobody relies on the position of this descriptor.
+        // SAFETY: plain integers. No code relies on the position of this descriptor.
         let found = unsafe { libc::lseek(self.file.as_raw_fd(), offset as libc::off_t, whence) };
         match u64::try_from(found) {
             Ok(found) => Ok(found),
@@ -317,7 +317,7 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         file.set_len(8 * PAGE_BYTES).unwrap();
         file.write_all_at(&[7; PAGE], 5 * PAGE_BYTES).unwrap();
-        // SAFETY: a fresh mapping of 8 pages, of which some are touched.
+        // SAFETY: a fresh mapping of 8 pages; some of them are touched.
         let address = unsafe {
             let prot = libc::PROT_READ | libc::PROT_WRITE;
             let map =

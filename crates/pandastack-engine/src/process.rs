@@ -29,7 +29,7 @@ const KILL_MAX: Duration = Duration::from_secs(15);
 /// Least limit of a file's length: logs and consoles, which the agent keeps far shorter.
 const FILE_BYTES_MIN: u64 = 1 << 30;
 
-/// A process of ours, or one that we adopted.
+/// A process that we started or adopted.
 #[derive(Debug, Clone)]
 pub struct Process {
     /// Process id.
@@ -41,7 +41,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Watches a newborn process through its pidfd until it ends. One that cannot be watched is ended.
+    /// Watches a new process through its pidfd until it ends. Kills the process if it cannot be
+    /// watched.
     pub fn watch(pidfd: OwnedFd, tasks: &TaskTracker) -> Result<Self> {
         let pidfd = Arc::new(pidfd);
         Self::attach(pidfd.clone(), tasks).inspect_err(|_| {
@@ -49,8 +50,8 @@ impl Process {
         })
     }
 
-    /// The id of the process is the one the kernel gives for the descriptor: a process that runs tenant code may say
-    /// what it likes about its children.
+    /// Takes the process id from the kernel, by the descriptor: a process that runs tenant code may
+    /// report false ids of its children.
     fn attach(pidfd: Arc<OwnedFd>, tasks: &TaskTracker) -> Result<Self> {
         let pid = pid_of(&pidfd)?;
         let started_ticks = started_ticks(pid)?;
@@ -67,12 +68,13 @@ impl Process {
         Ok(Self { pid, started_ticks, pidfd, exited })
     }
 
-    /// Finds a process again. Fails with [`EngineError::Exited`] if it is gone or its id has a new owner.
+    /// Finds a process again. Fails with [`EngineError::Exited`] if it has ended or its id was
+    /// reused.
     pub fn find(pid: u32, started_ticks: u64, tasks: &TaskTracker) -> Result<Self> {
         let gone = || EngineError::Exited(format!("process {pid} is no longer there"));
         let id = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
         let pidfd = pidfd_open(id, PidfdFlags::empty()).map_err(|_| gone())?;
-        // In this order: the descriptor pins the process, so the start time read now is that of the one pinned.
+        // In this order: the descriptor pins the process, so the start time read now belongs to it.
         match self::started_ticks(pid) {
             Ok(ticks) if ticks == started_ticks => Self::attach(Arc::new(pidfd), tasks).map_err(|_| gone()),
             _ => Err(gone()),
@@ -86,7 +88,7 @@ impl Process {
 
     /// Asks the kernel to end it.
     pub fn send_kill(&self) {
-        // The only error is that it is gone already.
+        // The only possible error is that the process has already ended.
         let _ = pidfd_send_signal(self.pidfd.as_fd(), Signal::KILL);
     }
 
@@ -107,8 +109,9 @@ impl Process {
         }
     }
 
-    /// Limits the length of files that the process writes: one that was taken over cannot fill the host's
-    /// disk through its own files, which are sparse. The kernel ends it at the first byte beyond.
+    /// Limits the size of files that the process writes: a compromised process cannot fill the
+    /// host's disk through its own files, which are sparse. The kernel kills it at the first byte
+    /// beyond the limit.
     pub fn limit_file_bytes(&self, bytes: u64) {
         if !may_raise_limits() {
             return;
@@ -132,7 +135,7 @@ impl Process {
         }
     }
 
-    /// Ends it and waits until it is gone.
+    /// Kills the process and waits for its end.
     pub async fn kill(&self) -> Result<()> {
         self.send_kill();
         let mut exited = self.exited();
@@ -153,7 +156,7 @@ fn may_raise_limits() -> bool {
     capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_RESOURCE))
 }
 
-/// Ends a process when a call that made it fails or is dropped half way.
+/// Kills a process if the call that created it fails or is dropped.
 #[derive(Debug)]
 pub struct KillOnDrop(Option<Process>);
 
@@ -177,7 +180,8 @@ impl Drop for KillOnDrop {
     }
 }
 
-/// Whether a process runs. If so, its id was its own until now: an id gets a new owner only after the end.
+/// Whether a process runs. If so, its id has not been reused: that happens only after the process
+/// ends.
 pub fn is_running(pidfd: BorrowedFd<'_>) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     let mut watched = [PollFd::new(&pidfd, PollFlags::IN)];
@@ -222,7 +226,7 @@ fn parse_started_ticks(stat: &str) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
-/// The limit in the kernel's table of limits; none if there is none.
+/// The limit in the kernel's table of limits; `None` if it is missing or unlimited.
 fn parse_file_bytes(limits: &str) -> Option<u64> {
     let row = limits.lines().find_map(|line| line.strip_prefix("Max file size"))?;
     row.split_ascii_whitespace().next()?.parse().ok()

@@ -22,7 +22,7 @@ pub struct SpareFiles {
 pub struct Spare(Box<dyn Any + Send + Sync>);
 
 impl Spare {
-    /// Wraps what an engine knows of the process.
+    /// Wraps an engine's handle of the process.
     pub fn new(process: impl Any + Send + Sync) -> Self {
         Self(Box::new(process))
     }

@@ -8,7 +8,8 @@ use crate::{EngineError, Result};
 
 /// Device that creates taps.
 pub const DEVICE: &str = "/dev/net/tun";
-/// Ethernet frames, no packet information, virtio headers: what the devices of all engines expect.
+/// Ethernet frames, no packet information, virtio headers: the format that all engines' devices
+/// expect.
 const FLAGS: libc::c_int = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
 
 /// Checks that a descriptor is a tap with the flags that engines need, and returns its name.
@@ -33,7 +34,7 @@ pub fn check(tap: BorrowedFd<'_>) -> Result<String> {
 
 /// The network namespace that a tap is in.
 pub fn namespace(tap: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    // SAFETY: the call takes no argument and returns a new descriptor, which nobody else owns.
+    // SAFETY: the call takes no argument and returns a new descriptor without another owner.
     unsafe {
         match libc::ioctl(tap.as_raw_fd(), libc::TUNGETDEVNETNS, 0) {
             fd if fd >= 0 => Ok(OwnedFd::from_raw_fd(fd)),

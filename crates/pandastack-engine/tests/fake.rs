@@ -1,5 +1,5 @@
-//! The fake engine is an engine: it passes the conformance suite. It also fails when a test tells
-//! it to.
+//! The fake engine is an engine: it passes the conformance suite. It also fails on a test's
+//! request.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;

@@ -1,4 +1,5 @@
-//! The probe for real, on whatever KVM this host has: this program starts itself as the child, as `pandastack` does.
+//! The real probe, on this host's KVM: this program starts itself as the child, as `pandastack`
+//! does.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

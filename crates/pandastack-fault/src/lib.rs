@@ -31,13 +31,14 @@ pub async fn point(name: &'static str) {
 async fn hold(dir: &Path, name: &'static str) {
     let Some(gate) = take(dir, name) else { return };
     tracing::warn!(name, "a test paused an operation here");
-    // Opening a FIFO takes until somebody opens its other end.
+    // Opening a FIFO blocks until its other end is opened.
     if let Err(error) = tokio::fs::File::open(&gate).await {
         tracing::error!(name, %error, "the operation continues");
     }
 }
 
-/// Takes the FIFO of a point, if there is one. Its new name is no one else's, so nothing happens to it before it is opened.
+/// Claims the FIFO of a point, if it exists, by renaming it. The new name is unique, so no other
+/// process opens it first.
 fn take(dir: &Path, name: &str) -> Option<PathBuf> {
     static TAKEN: AtomicU64 = AtomicU64::new(0);
     let number = TAKEN.fetch_add(1, Ordering::Relaxed);

@@ -14,11 +14,11 @@
 //!                           <--  End    {outcome, ...}      always the last one of a call
 //! ```
 //!
-//! A frame is a kind (one byte), a length (four bytes, big-endian) and that many bytes. JSON inside frames only ever gains
-//! optional fields, because a runtime is frozen into the snapshot of its function's version and must be understood years
-//! later; [`GENERATION`] counts changes that are more than that.
+//! A frame is a kind (one byte), a length (four bytes, big-endian) and that many bytes. JSON inside
+//! frames only ever gains optional fields, because a runtime is frozen into the snapshot of its
+//! function's version and must be understood years later; [`GENERATION`] counts all other changes.
 //!
-//! Left to others: sockets and waiting (both ends have their own), what the bytes of an event mean.
+//! Out of scope: sockets and waiting (both ends have their own), the contents of an event.
 
 #![forbid(unsafe_code)]
 
@@ -65,7 +65,7 @@ pub enum Kind {
     End = 20,
 }
 
-/// Bytes that are no frame of ours.
+/// Bytes that are not a valid frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FrameError {
     /// A kind that this generation does not know.
@@ -123,7 +123,7 @@ impl Stream {
     }
 }
 
-/// Asks whether the handler is ready.
+/// Queries whether the handler is ready.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Await {
     /// Longest time that the runtime may wait with its answer.
@@ -169,13 +169,13 @@ pub struct Call {
     pub http: bool,
 }
 
-/// The answer begins.
+/// Start of the response.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Head {
     /// Whether the response comes in parts, as the handler creates them.
     #[serde(default)]
     pub streaming: bool,
-    /// As the handler gave it.
+    /// The content type that the handler set.
     #[serde(default)]
     pub content_type: String,
 }
@@ -199,7 +199,7 @@ pub enum Outcome {
 pub struct End {
     /// Outcome.
     pub outcome: Outcome,
-    /// A sentence, when it was neither success nor the handler's own error.
+    /// A message, if the outcome is neither success nor the handler's own error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// Exit code of the process, where it ended; 128 + signal when killed by one.
@@ -226,7 +226,7 @@ pub fn encode(kind: Kind, payload: &[u8]) -> Vec<u8> {
 
 /// A frame with JSON in it.
 pub fn encode_json<T: Serialize>(kind: Kind, value: &T) -> Vec<u8> {
-    // Plain structs of text and numbers: there is nothing in them that JSON cannot say.
+    // Plain structs of text and numbers, which JSON can always represent.
     encode(kind, &serde_json::to_vec(value).unwrap_or_default())
 }
 

@@ -46,7 +46,7 @@ const TTL_SECONDS: u64 = 2 * 3600;
 const STEP_SECONDS: u64 = 60;
 /// Time for a host to answer, beyond the command's own.
 const GRACE: Duration = Duration::from_secs(30);
-/// Bytes of a deploy's log that are kept, its end.
+/// Bytes kept of the end of a deploy's log.
 const LOG_BYTES_MAX: usize = 256 * 1024;
 
 /// A deploy in progress.
@@ -152,7 +152,7 @@ async fn make_machine(
     let request = CreateSandbox {
         template: layer.is_none().then(|| version.spec.template.clone()),
         from_snapshot: layer.clone(),
-        // A snapshot has the size of the machine it shows, and dependencies are kept by size.
+        // A snapshot has its machine's size, and dependencies are cached by size.
         cpu: layer.is_none().then_some(version.spec.cpu).flatten(),
         memory_mb: layer.is_none().then_some(version.spec.memory_mb).flatten(),
         ttl_seconds: Some(TTL_SECONDS),
@@ -204,9 +204,10 @@ impl Build<'_> {
         Ok(())
     }
 
-    /// Puts the bundle and the bootstraps in place, and nothing else there.
+    /// Installs the bundle and the bootstraps, and removes everything else there.
     async fn put_code(&mut self) -> Result<()> {
-        // By the guest program itself: the first processes of a restored machine take longer than all of this.
+        // Done by the guest program itself: the first processes of a restored machine take longer
+        // than all of this.
         for directory in [TASK_ROOT, DEPENDENCIES, RUNTIME_DIR] {
             self.machine.make_dir(directory, GRACE).await?;
         }
@@ -245,7 +246,7 @@ impl Build<'_> {
         Ok(result)
     }
 
-    /// The list for pip; what a `pyproject.toml` says is written to one.
+    /// The requirements file for pip; requirements of a `pyproject.toml` are written to one.
     async fn requirements(&self, checked: &CheckedBundle) -> Result<String> {
         if let Some(Requirements::Listed(lines)) = checked.requirements()? {
             let file = [(REQUIREMENTS.to_owned(), lines.into_bytes(), 0o644)];
@@ -290,7 +291,7 @@ impl Build<'_> {
         })
     }
 
-    /// Starts the runtime and waits until the handler asks for its first event.
+    /// Starts the runtime and waits until the handler requests its first event.
     async fn start(&mut self) -> Result<()> {
         let start = StartProcess {
             exec: ExecRequest {

@@ -29,7 +29,7 @@ const NODE_MANIFESTS: [&str; 3] = ["package.json", "package-lock.json", "npm-shr
 /// Bytes of headers and padding beside the files themselves.
 const TAR_OVERHEAD_BYTES_MAX: u64 = 2048 * BUNDLE_ENTRIES_MAX as u64;
 
-/// Why a bundle is refused.
+/// Reason why a bundle is refused.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum BundleRefused {
     #[error("the bundle is neither a gzip-compressed tar archive nor a zip archive: {0}")]
@@ -121,7 +121,7 @@ fn names_local_files(manifest: &[u8]) -> bool {
     text.lines().any(local)
 }
 
-/// The form that is kept: a gzip-compressed tar archive, whatever was uploaded.
+/// Converts an upload to the stored form, a gzip-compressed tar archive.
 pub(crate) fn kept(bytes: Vec<u8>) -> Result<Vec<u8>, BundleRefused> {
     if zip_bundle::is_zip(&bytes) { zip_bundle::to_tar(&bytes) } else { Ok(bytes) }
 }
@@ -308,7 +308,7 @@ mod tests {
         builder.into_inner().unwrap().finish().unwrap()
     }
 
-    /// An entry whose header says anything at all.
+    /// An entry with an arbitrary header.
     fn entry(path: &str, kind: EntryType, link: &str, size: u64) -> Vec<u8> {
         archive(|builder| {
             let mut header = tar::Header::new_gnu();

@@ -104,7 +104,7 @@ async fn call(
     event: bytes::Bytes,
 ) -> Result<invoke::CallResult> {
     let owner = Arc::clone(functions);
-    // Once it began it is finished: a client that goes away leaves no half-used machine.
+    // A started call runs to its end, so that a client that disconnects leaves no machine in use.
     functions
         .core
         .background

@@ -1,4 +1,4 @@
-//! One connection to the runtime inside a function's machine: a call at a time, in frames.
+//! One connection to the runtime inside a function's machine: one call at a time, in frames.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const BUFFER_BYTES: usize = 16 * 1024;
 /// Longest time for the runtime of a new machine to accept a connection.
 const CONNECT_WAIT: Duration = Duration::from_secs(15);
 
-/// A connection to a runtime, by default to that of a machine.
+/// A connection to a runtime, by default to a machine's.
 pub(crate) struct Connection<S = GuestTunnel<GuestStream>> {
     stream: BufReader<S>,
     /// Name of the other end, for the log.
@@ -99,7 +99,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let frame = match kind {
             Kind::Log => {
                 let (stream, text) = payload.split_first().unwrap_or((&1, &[]));
-                // Messages from a guest are limited here, whatever they are.
+                // Limits the length of a guest's message.
                 let text = text.get(..text.len().min(PART_BYTES_MAX)).unwrap_or_default();
                 RuntimeFrame::Log(Stream::of(*stream), text.to_vec())
             }
@@ -114,7 +114,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 }
 
-/// The machine of a call is not to be relied on any more.
+/// The error for a call whose machine is lost.
 pub(crate) fn runtime_lost(name: &str, why: &str) -> Error {
     tracing::info!(name, why, "a function's machine was lost");
     Error::new(

@@ -22,7 +22,7 @@ use crate::versions;
 /// Calls that are queued again in one request.
 const REDRIVEN_MAX: u32 = 1000;
 
-/// Marks a call as given up.
+/// Marks a call as a dead letter.
 pub(crate) fn mark(settings: &FunctionSettings, record: &mut RunRecord) {
     if !matches!(record.run.status, FunctionRunStatus::Error | FunctionRunStatus::Timeout) {
         record.run.status = FunctionRunStatus::Error;
@@ -72,7 +72,7 @@ fn notice(function: &FunctionRecord, record: &RunRecord) -> serde_json::Value {
     })
 }
 
-/// Queues a call that was given up again, as a new one with the same id: for the version that is called now.
+/// Queues a dead letter again, as a new call with the same id, for the current version.
 pub(crate) async fn redrive(
     functions: &Functions,
     function: &FunctionRecord,
@@ -118,7 +118,7 @@ pub(crate) async fn redrive_all(functions: &Functions, function: &FunctionRecord
     for record in functions.run_store.function_runs(&function.id, select).await? {
         match redrive(functions, function, record).await {
             Ok(_) => redriven += 1,
-            // Another process was quicker, or its notice is in progress: it is counted as left.
+            // Another process was faster, or the call's notice is in progress: count it as skipped.
             Err(error) if error.code == pandastack_types::ErrorCode::Conflict => {}
             Err(error) => return Err(error),
         }

@@ -64,7 +64,7 @@ async fn read_bundle_of(request: Request) -> Result<(Vec<u8>, Option<String>)> {
     if !kind.is_some_and(|kind| kind.starts_with("multipart/form-data")) {
         return Ok((read_limited(request.into_body(), BUNDLE_BYTES_MAX, too_large).await?.to_vec(), None));
     }
-    // A form is a little longer than what is in it.
+    // A form is slightly longer than its contents.
     let request = request.map(|body| Body::new(Limited::new(body, BUNDLE_BYTES_MAX + 64 * 1024)));
     let malformed = |error: axum::extract::multipart::MultipartError| match error.status() {
         StatusCode::PAYLOAD_TOO_LARGE => too_large(),

@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 use pandastack_store::functions::{FunctionRecord, FunctionStore};
 use pandastack_types::{Error, FunctionId, Result, WorkspaceId};
 
-/// Time for which a function is not looked up again.
+/// Time for which a function is cached.
 const REMEMBERED: Duration = Duration::from_secs(5);
 /// Functions remembered at once; beyond it all are forgotten and looked up again.
 const REMEMBERED_MAX: usize = 1000;
 
-/// A workspace and what a caller says in it, or an id alone.
+/// A workspace and a caller's name for the function, or only an id.
 type Key = (Option<WorkspaceId>, String);
 
 /// A function as it was read, and when.
@@ -30,7 +30,7 @@ struct CachedFunction {
     at: Instant,
 }
 
-/// Functions by what callers say.
+/// Functions by the callers' names for them.
 #[derive(Default)]
 pub(crate) struct FunctionCache(Mutex<HashMap<Key, CachedFunction>>);
 

@@ -40,7 +40,7 @@ pub struct Functions {
     pub(crate) queued: Notify,
     /// Time of calls by kind, outcome and start.
     calls: Latencies,
-    /// Time until a machine was there.
+    /// Waits for a machine.
     waits: Latencies,
 }
 

@@ -8,7 +8,7 @@ use pandastack_types::limits::BUNDLE_ENTRIES_MAX;
 use crate::bundle::{BundleRefused, check, kept};
 use crate::connection::{Connection, RuntimeFrame};
 
-/// A bundle, tar or zip. What a zip is turned into can be read, and has no more entries than a bundle may
+/// A bundle, tar or zip. A converted zip is readable, and has no more entries than a bundle may
 /// have.
 pub fn bundle(data: &[u8]) {
     let Ok(packed) = kept(data.to_vec()) else { return };

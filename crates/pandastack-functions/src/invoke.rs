@@ -40,7 +40,7 @@ pub struct InvokeRequest {
 }
 
 impl InvokeRequest {
-    /// A call that begins now.
+    /// A call that starts now.
     pub fn new(kind: RunKind, version: u32, event: Bytes) -> Self {
         let http = kind == RunKind::Http;
         Self { id: RunId::random(), kind, version, attempt: 1, event, http, requested_at: now() }
@@ -133,7 +133,8 @@ pub(crate) async fn begin(
 }
 
 impl OngoingCall {
-    /// The next part of the answer. Output meanwhile is kept and sent to followers.
+    /// Returns the next part of the response. Output that arrives before it is stored and sent to
+    /// followers.
     pub(crate) async fn next(&mut self) -> Result<Part> {
         loop {
             let connection = self.lease.connection().await?;

@@ -7,24 +7,25 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `bundle`, `zip_bundle`, `requirements` | what is uploaded, what is refused of it, what is installed for it |
+//! | `bundle`, `zip_bundle`, `requirements` | uploads, their checks, their dependencies |
 //! | `build` | making a version |
-//! | `settings` | what can be set, and its bounds |
-//! | `functions`, `versions`, `background` | what functions share; which version is called; work behind calls |
-//! | `function_cache` | functions that were called lately |
-//! | `pool` | machines of a version, the line of calls |
+//! | `settings` | settings and their bounds |
+//! | `functions`, `versions`, `background` | shared state; choice of the version; background work |
+//! | `function_cache` | recently called functions |
+//! | `pool` | machines of a version, the queue of calls |
 //! | `connection` | frames to and from the runtime in a machine |
-//! | `invoke`, `tail`, `logs` | a call, its record, what it prints |
-//! | `queue`, `dead_letters` | calls of type `Event`: kept, retried, given up, queued again |
+//! | `invoke`, `tail`, `logs` | a call, its record, its output |
+//! | `queue`, `dead_letters` | calls of type `Event`: stored, retried, dead-lettered, redriven |
 //! | `url` | calls over a function's own host name |
 //! | `local` | a function as plain processes of its developer's machine |
 //! | `router`, `lookup`, `routes`, `deploy_routes`, `call_routes`, `view` | the API |
 //!
-//! Invariants: versions never change; a call that was acknowledged as queued is made as its retry
-//! policy says, also across `kill -9`; one call's timeout, crash or output harms no other call;
-//! machines and snapshots of functions belong to them (`function:<id>`) and go with them.
+//! Invariants: versions never change; a call that was acknowledged as queued is made according to
+//! its retry policy, even after a `kill -9`; one call's timeout, crash or output harms no other
+//! call; machines and snapshots of functions belong to them (`function:<id>`) and are deleted with
+//! them.
 //!
-//! Left to others: making and deleting machines and snapshots
+//! Out of scope: creating and deleting machines and snapshots
 //! ([`pandastack_sandboxes::machines::Machines`]), the runtime API inside the machine (the guest
 //! program's `function`), schedules.
 

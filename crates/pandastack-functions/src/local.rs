@@ -1,8 +1,8 @@
 //! Functions as local processes: the platform's runtime, bootstraps and events, without isolation.
 //!
 //! The same runtime runs here as in a machine, so functions behave the same; but there is no
-//! machine around it. The handler has the developer's files, network and packages, dependencies are
-//! those that are installed, and nothing is recorded.
+//! machine around it. The handler has the developer's files, network and installed packages, and
+//! nothing is recorded.
 //!
 //! Invariants: processes end with the runtime that was started here; a handler that hangs, crashes
 //! or cannot be imported is reported, and restarted by the caller.
@@ -36,7 +36,7 @@ use crate::url;
 
 /// Longest time for the runtime to listen.
 const LISTEN_WAIT: Duration = Duration::from_secs(10);
-/// Between two tries to connect to it: nothing tells when a program begins to listen.
+/// Interval between attempts to connect to the runtime: no event reports that a program listens.
 const CONNECT_EVERY: Duration = Duration::from_millis(20);
 /// Time that a call is waited for beyond its timeout: the runtime kills the handler and reports it.
 const GRACE: Duration = Duration::from_secs(10);
@@ -58,7 +58,7 @@ pub struct LocalFunction {
     pub concurrency: u32,
 }
 
-/// Why a function does not run.
+/// Reason why a function does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum LocalError {
     /// The runtime could not be started.
@@ -85,8 +85,9 @@ pub struct LocalRuntime {
 }
 
 impl LocalRuntime {
-    /// Starts the runtime (the guest program, at `guest`) with the function's handler; returns when it waits for calls.
-    /// `scratch` is a directory for the bootstraps, kept by the caller for as long as this runs.
+    /// Starts the runtime (the guest program, at `guest`) with the function's handler; returns when
+    /// the handler waits for calls. `scratch` is a directory for the bootstraps, kept by the caller
+    /// for as long as this runs.
     pub async fn start(guest: &Path, scratch: &Path, function: &LocalFunction) -> Result<Self, LocalError> {
         std::fs::write(scratch.join("bootstrap.py"), PYTHON_BOOTSTRAP)?;
         std::fs::write(scratch.join("bootstrap.mjs"), NODE_BOOTSTRAP)?;
@@ -250,8 +251,8 @@ fn free_ports() -> std::io::Result<(u16, u16)> {
     Ok((one.local_addr()?.port(), other.local_addr()?.port()))
 }
 
-/// Serves whatever runs at the time, over HTTP: any request is one to the function's URL; one with `X-Invocation-Type` has
-/// the event as its body.
+/// Serves the current runtime over HTTP: every request is handled as one to the function's URL;
+/// with `X-Invocation-Type`, its body is the event.
 pub fn local_router(running: watch::Receiver<Option<Arc<LocalRuntime>>>) -> Router {
     Router::new().fallback(serve).with_state(running)
 }

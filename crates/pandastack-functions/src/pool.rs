@@ -3,13 +3,13 @@
 //! ```text
 //!   call --> a free slot?   yes --> leased --+--> answered --> free, or to the first in line
 //!                           no  --> in line  +--> failed   --> the machine is deleted, another one begins if needed
-//!   nobody calls for `idle_seconds` --> the machine is deleted
+//!   no call for `idle_seconds` --> the machine is deleted
 //! ```
 //!
 //! Invariants: never more machines than `max_instances`; never more calls in line than `queue_max`;
 //! first come, first served; a machine whose call timed out or crashed is never used again; an
-//! unused machine ends, so that an idle function has no process. A slot is one of the `concurrency`
-//! calls that a machine serves at once.
+//! unused machine is deleted, so that an idle function has no process. A slot is one of the
+//! `concurrency` calls that a machine serves at once.
 //!
 //! All of this is memory: machines that a server left when it ended are deleted by the next one ([`crate::background`]).
 
@@ -30,9 +30,9 @@ use crate::connection::Connection;
 use crate::core::Core;
 use crate::settings::Limits;
 
-/// A machine is not used again once it is this old: what a handler leaks ends with it.
+/// Longest age at which a machine is reused: a handler's leaks end with the machine.
 const AGE_MAX: Duration = Duration::from_secs(6 * 3600);
-/// Should its server never come back, a machine ends by itself.
+/// TTL of a machine, in case its server never restarts.
 const TTL_SECONDS: u64 = 24 * 3600;
 
 /// The source of a version's machines.
@@ -210,7 +210,8 @@ impl Pool {
                     function = %self.source.function, error = %chain(&error),
                     "cannot create a machine of a function"
                 );
-                // Those that live serve the line; without any, whoever is first hears why.
+                // Running machines serve the queue; if there are none, the first waiting call gets
+                // the error.
                 if state.instances == 0 {
                     let mut error = Some(error);
                     while let (Some(first), Some(why)) = (state.line.pop_front(), error.take()) {
@@ -230,7 +231,7 @@ impl Pool {
         while let Some(first) = state.line.pop_front() {
             match first.send(Ok(slot)) {
                 Ok(()) => return,
-                // The caller went away while it waited.
+                // The caller disconnected while it waited.
                 Err(Ok(unused)) => slot = unused,
                 Err(Err(_)) => return,
             }
@@ -257,7 +258,7 @@ impl Pool {
             return;
         }
         state.instances -= 1;
-        // Its other slots go with it; connections close before the machine does.
+        // The machine's other slots are removed with it; connections close before the machine ends.
         state.free.retain(|slot| !Arc::ptr_eq(&slot.instance, instance));
         delete(core, instance.sandbox.clone());
     }
@@ -279,8 +280,8 @@ impl Pool {
         });
     }
 
-    /// Ends idle machines; returns the time until the next may be idle, or `None` when there is no
-    /// machine left.
+    /// Ends idle machines; returns the time until the next may be idle, or `None` if no machine is
+    /// left.
     fn end_idle(&self, core: &Core) -> Option<Duration> {
         let mut state = self.lock();
         let (slots, idle) = (self.source.concurrency.max(1) as usize, state.limits.idle);

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! Invariants: a call is stored before its id is returned; an attempt is counted in the store
-//! before it begins, so an attempt during which the server dies counts, and the next server
+//! before it starts, so an attempt during which the server dies counts, and the next server
 //! continues with the next attempt under the same id. So a call is made at least once and at most
-//! `retries + 1` times. A call that finds no room (429) is put off without counting.
+//! `retries + 1` times. A call refused for lack of capacity (429) is postponed without counting.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -66,7 +66,7 @@ pub(crate) async fn put(
 pub(crate) async fn recover(functions: &Functions) -> Result<()> {
     for mut record in functions.run_store.runs_interrupted().await? {
         if record.run.dead_letter {
-            // The receiver may have been told already.
+            // The receiver may have been notified already.
             record.due_at = Some(now());
             functions.run_store.put_runs(&[record]).await?;
             continue;
@@ -148,7 +148,7 @@ async fn begin_due(
             if in_flight.is_full(&record.run.function_id) {
                 continue;
             }
-            // Waiting here is right: whatever ends makes room.
+            // Wait for a permit: a call that ends frees one.
             let Ok(permit) = Arc::clone(room).acquire_owned().await else { return Ok(SLEEP_MAX) };
             let (record, most) = begin(functions, record).await?;
             let function = record.run.function_id.clone();
@@ -162,13 +162,14 @@ async fn begin_due(
             });
         }
     }
-    // A call that waits for another of its function begins when that ends, which wakes this task.
+    // A call that waits for another call of its function starts when that one ends, which wakes
+    // this task.
     let next = functions.run_store.next_run_due(&in_flight.full()).await?;
     let wait = next.map(|at| Duration::try_from(at.duration_since(now())).unwrap_or(Duration::ZERO));
     Ok(wait.unwrap_or(SLEEP_MAX).min(SLEEP_MAX))
 }
 
-/// Counts the attempt before it begins; also how many its function may have in flight.
+/// Counts the attempt before it starts; also returns the function's limit of calls in flight.
 async fn begin(functions: &Functions, mut record: RunRecord) -> Result<(RunRecord, usize)> {
     let settings = match functions.store.function(None, &record.run.function_id).await {
         Ok(function) => function.spec.settings,
@@ -262,7 +263,7 @@ fn put_off(record: &mut RunRecord) {
     record.run.next_attempt_at = Some(at);
 }
 
-/// Another attempt, or the end.
+/// Schedules another attempt, or ends the call.
 fn settle_failed(function: &FunctionRecord, record: &mut RunRecord, jitter: u32) {
     let retries = function.spec.settings.retries.unwrap_or(FUNCTION_RETRIES_DEFAULT);
     let age = function.spec.settings.max_age_seconds.unwrap_or(FUNCTION_AGE_SECONDS_DEFAULT);

@@ -7,7 +7,7 @@ use crate::bundle::BundleRefused;
 
 /// Name of the file that wins.
 pub(crate) const REQUIREMENTS: &str = "requirements.txt";
-/// Name of the one that is read without it.
+/// Name of the file that is read if the other is missing.
 pub(crate) const PYPROJECT: &str = "pyproject.toml";
 
 /// The location of the requirements for pip.
@@ -15,7 +15,7 @@ pub(crate) const PYPROJECT: &str = "pyproject.toml";
 pub(crate) enum Requirements {
     /// The bundle has a `requirements.txt` with this content.
     File(Vec<u8>),
-    /// The bundle's `pyproject.toml` says these, one in a line.
+    /// Requirements of the bundle's `pyproject.toml`, one per line.
     Listed(String),
 }
 

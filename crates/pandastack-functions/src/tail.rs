@@ -5,7 +5,8 @@ use pandastack_types::{FunctionId, RunId};
 use serde::Serialize;
 use tokio::sync::broadcast;
 
-/// Lines that a slow follower may lag behind; then it is told how many were left out.
+/// Lines that a slow follower may lag behind; beyond it the follower gets the number of dropped
+/// lines.
 const LINES_BUFFERED_MAX: usize = 256;
 
 /// A line of output.
@@ -18,7 +19,7 @@ pub(crate) struct Line {
     pub(crate) text: String,
 }
 
-/// Everything that is printed now.
+/// Broadcasts output as it is printed.
 pub(crate) struct Tails(broadcast::Sender<Line>);
 
 impl Default for Tails {
@@ -33,7 +34,7 @@ impl Tails {
         let _ = self.0.send(line);
     }
 
-    /// Everything from now on.
+    /// Follows all output from now on.
     pub(crate) fn follow(&self) -> broadcast::Receiver<Line> {
         self.0.subscribe()
     }

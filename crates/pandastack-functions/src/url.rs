@@ -33,7 +33,7 @@ use crate::versions;
 
 /// Prefix of the host name's first label.
 const START: &str = "fn-";
-/// Content type by which a handler says that its answer begins with a status and headers.
+/// Content type with which a handler declares that its response begins with a status and headers.
 const INTEGRATION: &str = "application/vnd.awslambda.http-integration-response";
 /// Separates those from the body.
 const PRELUDE_END: [u8; 8] = [0; 8];
@@ -44,7 +44,7 @@ const HOP_BY_HOP: [&str; 7] =
     ["connection", "keep-alive", "transfer-encoding", "upgrade", "te", "trailer", "content-length"];
 /// Longest time for a request's body to arrive.
 const EVENT_WAIT: Duration = Duration::from_secs(EVENT_SECONDS_MAX);
-/// An API key begins with it.
+/// Prefix of an API key.
 const KEY_START: &str = "Bearer pds_";
 
 /// The function that a host name names.
@@ -110,7 +110,7 @@ async fn serve(
     let event = event(&parts, &body, id, host, request.id.as_str());
     request.event = serde_json::to_vec(&event).map_err(Error::internal)?.into();
     let ongoing = invoke::begin(functions, &function, request).await?;
-    // The call continues to its end though the client goes away.
+    // The call continues to its end even if the client disconnects.
     let owner = Arc::clone(functions);
     functions.core.background.owned(async move { answer(&owner, ongoing).await }).await
 }
@@ -218,7 +218,7 @@ struct HandlerResponse {
     is_base64_encoded: bool,
 }
 
-/// Waits for the answer's beginning; the rest of one that streams is passed on as it comes.
+/// Waits for the start of the response; a streaming response is forwarded as it arrives.
 async fn answer(functions: &Arc<Functions>, mut ongoing: OngoingCall) -> Result<Response> {
     let mut body = Vec::new();
     loop {
@@ -380,7 +380,7 @@ async fn pass_on(
             Ok(Part::Data(bytes)) => part = Some(bytes),
             Ok(Part::End(end)) => {
                 if end.outcome != Outcome::Success {
-                    // Cut, not ended: the client must be able to tell.
+                    // Abort the body instead of ending it, so that the client notices the failure.
                     let _ = client.send(Err(std::io::Error::other("the function failed"))).await;
                 }
                 ongoing.finish(&end, &[]).await;

@@ -1,4 +1,4 @@
-//! Versions of functions: which one a call goes to, its pool of machines, and removing old ones.
+//! Versions of functions: choosing one for a call, its pool of machines, and removing old ones.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub(crate) async fn pool_of(
     Ok(Arc::clone(functions.pools().entry(key).or_insert_with(|| Pool::new(source))))
 }
 
-/// The version that a call goes to: a number, an alias, or the present one.
+/// The version for a call: by number, by alias, or the current one.
 pub fn version_for(function: &FunctionRecord, qualifier: Option<&str>) -> Result<u32> {
     let not_ready = || {
         Error::conflict(format!(
@@ -63,12 +63,12 @@ pub(crate) fn random_percent() -> u32 {
     let mut bytes = [0; 4];
     match getrandom::fill(&mut bytes) {
         Ok(()) => u32::from_le_bytes(bytes) % 100,
-        // Without randomness nothing goes to the canary.
+        // Without randomness no call goes to the canary.
         Err(_) => 100,
     }
 }
 
-/// Removes versions that nothing names, beyond those that are kept.
+/// Removes unreferenced versions, except the ones to keep.
 pub(crate) async fn prune(functions: &Arc<Functions>, id: &FunctionId) -> Result<()> {
     let function = functions.store.function(None, id).await?;
     let versions = functions.store.versions(id).await?;

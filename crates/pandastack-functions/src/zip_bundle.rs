@@ -32,7 +32,7 @@ const LINK: u32 = 0o120_000;
 
 type PackedTar = tar::Builder<GzEncoder<Vec<u8>>>;
 
-/// Returns whether these bytes begin like a zip archive.
+/// Returns whether these bytes start like a zip archive.
 pub(crate) fn is_zip(bytes: &[u8]) -> bool {
     STARTS.iter().any(|start| bytes.starts_with(start))
 }
@@ -81,7 +81,7 @@ fn append<R: Read>(
     let mode = entry.unix_mode();
     let kind = mode.map_or(0, |mode| mode & KIND);
     let mut header = tar::Header::new_gnu();
-    // Archives made where there are no modes say nothing of what can be executed.
+    // Archives from systems without file modes do not record executables.
     header.set_mode(mode.map_or(0o755, |mode| mode & 0o777));
     if entry.is_dir() || kind == DIRECTORY {
         header.set_entry_type(EntryType::Directory);
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_false_zip_size_is_not_trusted() {
-        // The directory says one byte; what comes out is counted.
+        // The directory claims one byte; the unpacked bytes are counted.
         let mut bytes = file("a", &vec![0; 4096]);
         let at = bytes.windows(4).position(|window| window == b"PK\x01\x02").unwrap();
         bytes[at + 24..at + 28].copy_from_slice(&1_u32.to_le_bytes());

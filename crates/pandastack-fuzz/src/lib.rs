@@ -37,7 +37,7 @@ impl Target {
         TARGETS.iter().find(|target| target.name == name)
     }
 
-    /// Most memory that it may hold at once for an input of so many bytes.
+    /// Limit of the memory that a target may hold at once, for an input of `input_bytes`.
     pub fn memory_max(&self, input_bytes: usize) -> usize {
         self.memory_bytes + input_bytes * self.memory_per_byte
     }

@@ -13,8 +13,8 @@ thread_local! {
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
-/// Most memory that was allocated at once by this work beyond what was there before. What other threads
-/// allocate is not counted: no target starts one.
+/// Peak memory that `work` allocates on top of what was allocated before. Allocations of other
+/// threads are not counted: no target starts threads.
 pub(crate) fn peak_of(work: impl FnOnce()) -> usize {
     let before = HELD.get();
     PEAK.set(before);
@@ -23,7 +23,7 @@ pub(crate) fn peak_of(work: impl FnOnce()) -> usize {
 }
 
 fn count(bytes: usize, sign: isize) {
-    // A thread that ends frees after its counters are gone.
+    // An ending thread frees memory after its counters are gone.
     let _ = HELD.try_with(|held| {
         held.set(held.get() + sign * bytes.cast_signed());
         let _ = PEAK.try_with(|peak| peak.set(peak.get().max(held.get())));

@@ -144,8 +144,8 @@ pub enum FrameError {
     },
 }
 
-/// Decodes the frame at the start of `bytes`: the frame and its length on the wire, or `None` when more
-/// bytes are needed. A length that is not allowed is refused from the header alone.
+/// Decodes the frame at the start of `bytes`: the frame and its length on the wire, or `None` when
+/// more bytes are needed. An invalid length is refused from the header alone.
 ///
 /// # Errors
 /// When the bytes cannot be the start of a frame.

@@ -1,8 +1,8 @@
 //! Messages and framing between agent and guest.
 //!
 //! Owns every byte that crosses the machine's boundary on the guest channel: how the two ends find
-//! each other again after a restore ([`sync`]), how one byte stream carries many calls ([`frame`]), and
-//! what the calls say ([`message`]). With the feature `client` it also holds the host's end
+//! each other again after a restore ([`sync`]), how one byte stream carries many calls ([`frame`]),
+//! and the calls' messages ([`message`]). With the feature `client` it also holds the host's end
 //! ([`client::GuestClient`]).
 //!
 //! ```text
@@ -16,12 +16,12 @@
 //! ```
 //!
 //! Invariants:
-//! - A guest may be frozen inside a snapshot for years. One [`GENERATION`] number, optional new fields,
-//!   ignored unknown fields; `VERSIONING.md` says how to change anything.
+//! - A guest may be frozen inside a snapshot for years. One [`GENERATION`] number, optional new
+//!   fields, ignored unknown fields; `VERSIONING.md` describes how to make changes.
 //! - The guest is hostile to the host: decoding is pure, strict and bounded by [`limits`].
 //! - The channel may lose its peer, or get a new one, at any byte; the preamble finds the frame boundary.
 //!
-//! Deliberately left to others: what a call does inside the machine (`pandastack-guest`), when to call
+//! Out of scope: executing calls inside the machine (`pandastack-guest`), making them
 //! (`pandastack-agent`).
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
 //! Every limit of the guest channel, in one place.
 //!
-//! Both ends enforce what they receive; what they send keeps to the same numbers. Raising one is
+//! Both ends enforce limits on received data; sent data keeps to the same limits. Raising one is
 //! compatible only if the *other* end, possibly years old, accepts it: see `VERSIONING.md`.
 
 /// Largest payload of any frame but a request.
@@ -10,8 +10,8 @@ pub const FRAME_BYTES_MAX: usize = 64 * 1024;
 /// argument) and arrives as escaped JSON beside its environment.
 pub const REQUEST_BYTES_MAX: usize = 1024 * 1024;
 
-/// Largest data payload that our own senders put in one frame. Smaller than the limit, so that streams
-/// take turns at a finer grain.
+/// Largest data payload that our own senders put in one frame. Smaller than the limit, so that
+/// streams are interleaved more finely.
 pub const DATA_BYTES_MAX: usize = 32 * 1024;
 
 /// Bytes that a sender may have in flight on one stream before the receiver grants more.
@@ -26,15 +26,17 @@ pub const STREAM_QUEUE_FRAMES_MAX: usize = (STREAM_WINDOW_BYTES / FRAME_CHARGE_B
 /// Calls that may be open at once on one connection.
 pub const STREAMS_MAX: usize = 256;
 
-/// Stale bytes that the host throws away while it looks for the echo of its nonce. At most the
+/// Stale bytes that the host discards while it looks for the echo of its nonce. At most the
 /// contents of the guest's virtqueue and the host's socket can be left over, both far below this.
 pub const RESYNC_DISCARD_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Output bytes that the guest keeps per process stream for readers that come, or come back, later.
+/// Output bytes that the guest keeps per process stream, for readers that attach or reconnect
+/// later.
 pub const OUTPUT_RING_BYTES: usize = 1024 * 1024;
 
-/// Output that the guest keeps behind what it sent to a reader, for that reader to ask again after its connection broke:
-/// what may be in progress in every buffer between guest and client.
+/// Output already sent to a reader that the guest keeps, so that the reader can request it again
+/// after its connection broke: the bytes that may be in flight in all buffers between guest and
+/// client.
 pub const OUTPUT_UNSEEN_BYTES: usize = OUTPUT_RING_BYTES * 3 / 4;
 
 /// Time, on the guest's clock, that a process is held back for a lost reader before its oldest

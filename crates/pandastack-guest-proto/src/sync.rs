@@ -1,16 +1,17 @@
 //! Finds the start of a connection on a channel without connections.
 //!
-//! A virtio-serial port is one byte stream for the life of the machine: what an earlier host wrote, whole
-//! or cut in the middle of a frame, is still there after a snapshot, a fork or a reconnect, and the guest
-//! may never see that its peer changed. So each connection starts with a preamble that cannot occur inside
-//! frames (see [`crate::frame`]), and each side throws away everything before it.
+//! A virtio-serial port is one byte stream for the life of the machine: what an earlier host wrote,
+//! whole or cut in the middle of a frame, is still there after a snapshot, a fork or a reconnect,
+//! and the guest may never see that its peer changed. So each connection starts with a preamble
+//! that cannot occur inside frames (see [`crate::frame`]), and each side discards everything before
+//! it.
 //!
 //! ```text
 //! host -> guest   magic[16] nonce[16] !nonce[16]      then frames
 //! guest -> host   ack magic[16] nonce[16]             then frames
 //! ```
 //!
-//! The inverted copy tells a whole preamble from one that was cut and followed by another.
+//! The inverted copy distinguishes a complete preamble from a truncated one followed by another.
 
 use crate::frame::{Frame, FrameError, decode};
 
@@ -55,7 +56,7 @@ pub enum Input<'a> {
     Connected(Nonce),
     /// A frame of the present connection.
     Frame(Frame<'a>),
-    /// The stream is out of step; nothing comes until the next preamble.
+    /// The stream is out of sync; no input until the next preamble.
     Lost(FrameError),
 }
 
@@ -102,7 +103,7 @@ impl GuestDecoder {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Forgets the connection, after the channel said that the host is gone.
+    /// Drops the connection, after the channel reported that the host is gone.
     pub fn disconnect(&mut self) {
         *self = Self::default();
     }
@@ -117,7 +118,7 @@ impl GuestDecoder {
                         self.state = State::Preamble;
                     }
                     None => {
-                        // Keep only what may be the start of a magic that is not whole yet.
+                        // Keep only bytes that may be the start of an incomplete magic.
                         self.start = self.searched;
                         return None;
                     }

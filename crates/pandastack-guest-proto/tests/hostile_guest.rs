@@ -1,8 +1,9 @@
-//! A guest that sends whatever it likes: every call of the host ends, nothing panics, and no more is kept than the limits allow.
+//! A guest that sends arbitrary bytes: every call of the host ends, nothing panics, and memory
+//! stays within the limits.
 //!
-//! Proptest chooses what the guest sends in answer to a set of open calls: frames of any kind on any stream, with messages of
-//! the frozen schema of which single values were replaced, raw bytes, grants. Then the guest closes the channel, and by then
-//! every call must have ended by itself or fail at once.
+//! Proptest generates the guest's replies to a set of open calls: frames of any kind on any stream,
+//! with messages of the frozen schema in which single values are replaced, raw bytes, grants. Then
+//! the guest closes the channel, and by then every call must have ended by itself or fail at once.
 #![cfg(feature = "client")]
 #![allow(clippy::unwrap_used)]
 
@@ -87,7 +88,7 @@ fn strange() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// A message of the schema, as it is or with one value that does not belong there.
+/// A message of the schema, valid or with one wrong value.
 fn message(beginning: &'static str) -> impl Strategy<Value = Vec<u8>> {
     let changed =
         (select(samples(beginning)), any::<Index>(), strange()).prop_map(|(mut sample, at, with)| {
@@ -130,7 +131,7 @@ fn sent() -> impl Strategy<Value = GuestAction> {
     ]
 }
 
-/// The guest's end: a handshake as it should be, then what was chosen, to the streams that were opened.
+/// The guest's end: a valid handshake, then the generated frames, on the opened streams.
 async fn accept(stream: &mut UnixStream) -> std::io::Result<()> {
     let mut first = [0; PREAMBLE_BYTES];
     stream.read_exact(&mut first).await?;
@@ -249,7 +250,8 @@ async fn check(script: Vec<GuestAction>) -> Result<usize, String> {
     if !matches!(late, Ok(Err(_))) {
         return Err(format!("a call on a lost connection gives {late:?}"));
     }
-    // A guest that was hung up on may still be writing; it sees the end when nobody holds the connection any more.
+    // The guest may still be writing after the host disconnects; it sees the end once the last
+    // handle is dropped.
     drop(client);
     let played = tokio::time::timeout(PATIENCE, playing).await;
     let played =
@@ -276,7 +278,7 @@ fn every_call_ends_whatever_the_guest_sends() {
     assert!(taken.get() > CASES as usize / 20, "only {} answers were taken", taken.get());
 }
 
-/// A guest that never ends its lists holds only so many of them in the host's memory.
+/// A guest that never ends its lists can hold only a limited number in the host's memory.
 #[tokio::test]
 async fn listings_of_one_guest_wait_for_each_other() {
     let (host, mut guest) = UnixStream::pair().unwrap();
@@ -300,7 +302,7 @@ async fn listings_of_one_guest_wait_for_each_other() {
     assert!(ended.iter().all(Result::is_err), "all end with the connection");
 }
 
-/// Handshakes of nonsense: they fail in time, whatever comes.
+/// Invalid handshakes fail in time.
 #[test]
 fn a_malformed_handshake_fails() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

@@ -79,8 +79,8 @@ impl Channel {
         }
     }
 
-    /// Records that a connection begins: the bytes that say so have arrived, whatever the port says of
-    /// itself.
+    /// Records that a connection begins: its first bytes have arrived, even if the port still
+    /// reports itself unconnected.
     pub(crate) fn begin(&mut self) {
         self.reset_output();
         self.seen_connected = false;
@@ -90,7 +90,7 @@ impl Channel {
     pub(crate) fn accept(&mut self, poller: &Poller) -> io::Result<()> {
         if let Line::Socket { listener, peer } = &mut self.line {
             let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-            // SAFETY: the call made this descriptor, and nobody else has it.
+            // SAFETY: the call made this descriptor, and it has no other owner.
             let stream = unsafe { OwnedFd::from_raw_fd(accept4(listener.as_raw_fd(), flags)?) };
             let stream = File::from(stream);
             poller.watch_changes(&stream, Token::Channel)?;
@@ -153,7 +153,8 @@ impl Channel {
         self.out.len() - self.out_sent < OUT_HIGH_WATER_BYTES
     }
 
-    /// Sends what the host takes now. A failed write is not handled here: reading tells when the host is gone.
+    /// Sends as much as the host accepts now. A failed write is not handled here: the next read
+    /// detects that the host is gone.
     pub(crate) fn flush(&mut self) {
         while self.out_sent < self.out.len() {
             let rest = self.out.get(self.out_sent..).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Lines on the machine's console while it boots. Afterwards the program is quiet: console output is slow under
-//! emulation, and what matters goes over the channel.
+//! Lines on the machine's console while it boots. Afterwards the program is quiet: console output
+//! is slow under emulation, and important messages use the channel.
 
 use std::io::Write;
 

@@ -47,7 +47,7 @@ const USAGE: &str = "usage: pandastack-guest --serve SOCKET [--root DIR] [--cgro
                      usage: pandastack-guest function [--local PORT API_PORT] -- PROGRAM [ARGUMENT...]\n\
                      (without arguments it is the init program of a machine)";
 
-/// What the program does, by its arguments and its process id.
+/// Runs the program in the mode that its arguments and process id select.
 pub fn run() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
     if std::process::id() != 1 && arguments.next().is_some_and(|first| first == "function") {

@@ -70,7 +70,7 @@ fn parse_memory(meminfo: &str) -> MemoryStats {
     }
 }
 
-/// Columns of an interface: its name, 8 of what came in, 8 of what went out, bytes first.
+/// Columns of an interface: its name, 8 for received and 8 for sent data, bytes first.
 fn parse_network(dev: &str) -> NetworkStats {
     let mut stats = NetworkStats::default();
     for (name, counts) in dev.lines().filter_map(|line| line.split_once(':')) {
@@ -123,7 +123,7 @@ impl Source for PageSource {
     }
 }
 
-/// The listening ports, read when asked.
+/// The listening ports, read on request.
 #[derive(Debug, Default)]
 pub(crate) struct PortsSource {
     pages: Option<PageSource>,

@@ -93,7 +93,7 @@ impl Poller {
 
     /// Stops telling.
     pub(crate) fn forget(&self, fd: &OwnedFd) {
-        // A descriptor that is not watched is what was wanted.
+        // An error means that the descriptor is not watched, which is the goal.
         let _ = self.epoll.delete(fd);
     }
 

@@ -41,7 +41,7 @@ impl ServeOptions {
 /// Serves until SIGTERM or a shutdown call.
 pub(crate) fn run(options: &ServeOptions) -> io::Result<()> {
     std::fs::create_dir_all(options.root.join("etc"))?;
-    // Orphans come to us as they would to PID 1.
+    // Adopt orphans, as PID 1 does.
     nix::sys::prctl::set_child_subreaper(true)?;
     let cgroup = options.cgroup.as_deref().map(UserCgroup::create).transpose()?;
     let poller = Poller::new()?;

@@ -20,7 +20,7 @@ use pandastack_guest_proto::message::{ErrorBody, ErrorCode, VolumeMount};
 
 /// Longest time for a disk to show the size that the host gave it.
 const SIZE_WAIT_MAX: Duration = Duration::from_secs(20);
-/// Pause between two looks at it.
+/// Interval between checks of the device's size.
 const SIZE_LOOK: Duration = Duration::from_millis(1);
 /// The kernel counts sizes of disks in these.
 const SECTOR_BYTES: u64 = 512;
@@ -127,7 +127,7 @@ fn fill(path: &Path, bytes: u64) -> Result<(), ErrorBody> {
     // SAFETY: the descriptor is open and the argument is the 64-bit number that the call reads.
     match unsafe { ext4_resize(directory.as_raw_fd(), &blocks) } {
         Ok(_) => Ok(()),
-        // It has that size, or does not fill its last group for lack of space: nothing to gain.
+        // The file system already has that size, or the last group is too small to be used.
         Err(Errno::EINVAL | Errno::ENOSPC) => Ok(()),
         Err(errno) => Err(failed("grow the file system at", path, errno.into())),
     }

@@ -67,7 +67,7 @@ impl<T: Send + 'static> Workers<T> {
 
     /// Takes the results completed since the last call.
     pub(crate) fn take_done(&self) -> Vec<T> {
-        // Nothing to read means that an earlier call took it all.
+        // An empty read means that an earlier call consumed the wake-up.
         let _ = self.shared.wake.read();
         std::mem::take(&mut self.shared.lock().done)
     }

@@ -41,17 +41,17 @@ pub fn builder_for(address: &str) -> ClientBuilder {
     if is_https(address) { builder() } else { with_roots(Arc::new(RootCertStore::empty())) }
 }
 
-/// Begins a client that also trusts these certificate authorities.
+/// Starts to build a client that also trusts these certificate authorities.
 pub fn builder_trusting(authorities: &[CertificateDer<'static>]) -> ClientBuilder {
     let mut roots = RootCertStore::clone(&SYSTEM_ROOTS);
     roots.add_parsable_certificates(authorities.iter().cloned());
     with_roots(Arc::new(roots))
 }
 
-/// Why a text is no bundle of certificates.
+/// Reason why a text is not a bundle of certificates.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
-    /// There is nothing to trust in it.
+    /// It contains no certificate.
     #[error("it contains no certificate")]
     Empty,
     /// It is not PEM.
@@ -62,7 +62,7 @@ pub enum BundleError {
     Certificate {
         /// Position in the file, from 1.
         number: usize,
-        /// Why.
+        /// The parse error.
         #[source]
         error: rustls::Error,
     },
@@ -79,7 +79,8 @@ pub fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, BundleErr
     if found.is_empty() { Err(BundleError::Empty) } else { Ok(found) }
 }
 
-/// Makes `ring` the process's provider of TLS, for libraries that look for one. One that was set before stays.
+/// Makes `ring` the process's default TLS provider, for libraries that use it. An existing default
+/// is kept.
 pub fn install_tls_provider() {
     let _ = ring::default_provider().install_default();
 }
@@ -91,7 +92,8 @@ fn with_roots(roots: Arc<RootCertStore>) -> ClientBuilder {
         Ok(config) => {
             builder.tls_backend_preconfigured(config.with_root_certificates(roots).with_no_client_auth())
         }
-        // Only a provider without cipher suites has no versions. What is not a TLS backend makes the build fail.
+        // Only a provider without cipher suites supports no protocol version. Passing the error as
+        // the TLS backend makes the client's build fail.
         Err(error) => builder.tls_backend_preconfigured(error),
     }
 }

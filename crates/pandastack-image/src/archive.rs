@@ -6,15 +6,15 @@
 //!   <files>          `image.ext4` and `manifest.json` of an image; the directory of a kernel
 //! ```
 //!
-//! A release ships these archives. An archive is found by the key of what is missing in the cache, so one of another
-//! version is never used.
+//! A release ships these archives. An archive is found by the key of the missing artifact, so an
+//! archive of another version is never used.
 //!
 //! - Files are unpacked into a work directory and checked before anything is published.
 //! - Nothing is written beyond what `archive.json` announces, and holes of an image stay holes.
 //! - Equal artifacts give equal archives, byte for byte.
 //!
-//! Whoever can write the directory of archives is trusted like whoever can write the cache: checksums find damage,
-//! and a release's signature covers its archives.
+//! A user who can write the archive directory is trusted like one who can write the cache:
+//! checksums detect damage, and a release's signature covers its archives.
 
 use std::fs::{self, File};
 use std::io::Read;

@@ -80,7 +80,7 @@ impl ImageBuilder {
         }
     }
 
-    /// Chooses what happens when locked Debian packages are gone.
+    /// Sets the behavior for locked Debian packages that are no longer available.
     #[must_use]
     pub fn locking(self, locking: Locking) -> ImageBuilder {
         ImageBuilder { locking, ..self }

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! <cache>/images/<key>.ext4      a sealed root filesystem
-//! <cache>/images/<key>.json      its manifest; written last, so it alone says "complete"
+//! <cache>/images/<key>.json      its manifest; written last, so its presence means "complete"
 //! <cache>/kernels/<key>/         vmlinuz, modules, manifest.json
-//! <cache>/work/<key>/            a build in progress; whoever holds the lock may delete what a dead one left
+//! <cache>/work/<key>/            a build in progress; the lock holder may delete remains of a dead one
 //! <cache>/locks/<key>            flock: one build of a key at a time, across processes
 //! ```
 //!
@@ -108,7 +108,7 @@ fn remove_dir(path: &Path) -> Result<(), ImageError> {
     }
 }
 
-/// Puts a finished file or directory of the same file system into its place, durably.
+/// Moves a finished file or directory of the same file system to its final path, durably.
 pub(crate) fn publish(from: &Path, to: &Path) -> Result<(), ImageError> {
     let parent = to.parent().unwrap_or(Path::new("/"));
     std::fs::create_dir_all(parent).map_err(ImageError::io("create", parent))?;

@@ -33,9 +33,9 @@ impl Program {
         Program { name: name.to_owned(), purpose: purpose.into(), command }
     }
 
-    /// Like [`Program::new`], but everything it starts dies with the calling thread, even by `kill -9`: a
-    /// build that is gone must not continue installing. `unshare` options beyond the process namespace go
-    /// in `namespaces`.
+    /// Like [`Program::new`], but everything it starts dies with the calling thread, even after
+    /// `kill -9`: a dead build must not continue installing. `unshare` options beyond the process
+    /// namespace go in `namespaces`.
     pub(crate) fn confined(name: &str, purpose: impl Into<String>, namespaces: &[&str]) -> Program {
         let program = Program::new("setpriv", purpose)
             .args(["--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child"])

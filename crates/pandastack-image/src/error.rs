@@ -4,12 +4,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
-/// Decides what a caller does with an [`ImageError`].
+/// Kind of an [`ImageError`], which decides how a caller handles it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
     /// The disk is full.
     NoSpace,
-    /// The host lacks a program, a right or a setting; the message says which.
+    /// The host lacks a program, a permission or a setting; the message names it.
     Host,
     /// A recipe or lock is wrong; building again changes nothing.
     Recipe,
@@ -97,7 +97,7 @@ pub enum ImageError {
         /// The difference.
         why: String,
     },
-    /// Debian packages differ from the lock and the caller asked for exactly the lock.
+    /// Debian packages differ from the lock and the caller requires exactly the lock.
     #[error("the mirror no longer carries {} locked package(s), first {}; regenerate the lock or build without --locked", drifted.len(), drifted.first().map_or("", String::as_str))]
     Drifted {
         /// `name locked -> current`, one per package.

@@ -14,7 +14,8 @@ pub struct HostProgram {
 }
 
 impl HostProgram {
-    /// Whether only building a template or fetching a kernel needs it. A host with prebuilt archives runs without.
+    /// Whether the program is needed only to build a template or fetch a kernel. A host with
+    /// prebuilt archives runs without it.
     pub fn is_for_builds(&self) -> bool {
         BUILDS.contains(&self.needed_for)
     }
@@ -69,7 +70,7 @@ pub fn has_prebuilt_images() -> bool {
 const KEYRING: HostProgram = needs(DEBIAN_KEYRING, "debian-archive-keyring", CHECKING_DEBIAN);
 const PIP: HostProgram = needs("python3 -m pip", "python3-pip", FETCHING_PYTHON);
 
-/// Everything of the host that this crate may use.
+/// All programs of the host that this crate may run.
 pub fn host_programs() -> impl Iterator<Item = HostProgram> {
     PROGRAMS.iter().copied().chain([KEYRING, PIP])
 }
@@ -78,7 +79,7 @@ pub fn host_programs() -> impl Iterator<Item = HostProgram> {
 pub fn missing_host_programs() -> Vec<HostProgram> {
     let has = |host: &HostProgram| match *host {
         KEYRING => Path::new(DEBIAN_KEYRING).exists(),
-        // Debian's Python comes without pip, so where Python is missing pip is, too.
+        // Debian packages Python without pip, so pip is also missing where Python is.
         PIP => has_pip(),
         _ => is_on_path(host.program),
     };

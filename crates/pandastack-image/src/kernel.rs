@@ -1,8 +1,9 @@
 //! The guest kernel: Debian 12's cloud kernel package, fetched by apt and unpacked here.
 //!
-//! The package is pinned by `templates/kernel/lock.toml`. Debian's archive keeps only recent versions, so when the
-//! pinned one is gone the current one is taken (it is signed like any other) and [`KernelSet::drifted`] says so.
-//! The set in the cache is keyed by the pin: a host keeps its kernel until the pin changes, also offline.
+//! The package is pinned by `templates/kernel/lock.toml`. Debian's archive keeps only recent
+//! versions, so when the pinned version is gone, the current one is used (it is signed like any
+//! other) and [`KernelSet::drifted`] is set. The set in the cache is keyed by the pin: a host keeps
+//! its kernel until the pin changes, also offline.
 
 use std::path::{Path, PathBuf};
 

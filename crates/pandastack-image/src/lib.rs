@@ -3,11 +3,12 @@
 //! | module | owns |
 //! |---|---|
 //! | [`store`] | the reflink file system under the data directory: clones, space, atomic publish |
-//! | [`recipe`], [`lock`], [`catalog`](mod@catalog) | what a template is, and exactly which packages it is made of |
+//! | [`recipe`], [`lock`], [`catalog`](mod@catalog) | templates, and the exact packages that they
+//! are made of |
 //! | [`builder`] | building a recipe into an ext4 image, once, content-addressed |
 //! | `archive` | installing a prebuilt image or kernel, and writing such archives |
 //! | [`kernel`], [`initramfs`] | Debian's cloud kernel and the archive that starts the guest program as PID 1 |
-//! | [`host`] | the programs of the host that all of this runs |
+//! | [`host`] | the host's programs that this crate runs |
 //!
 //! Invariants:
 //! - A clone is a clone: outside [`store::Cloning::SparseCopy`] nothing here copies a file silently.
@@ -18,7 +19,8 @@
 //! Everything is synchronous: callers with an async runtime use its blocking threads. Machines, snapshots and
 //! object storage are other crates' business.
 //!
-//! System calls go through `rustix`. `unshare` alone is `nix`'s: that of `rustix` is unsafe, and nothing here is.
+//! System calls go through `rustix`. Only `unshare` comes from `nix`: `rustix`'s is unsafe, and
+//! this crate has no unsafe code.
 #![forbid(unsafe_code)]
 
 mod archive;

@@ -17,7 +17,7 @@ use crate::error::ImageError;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pin {
-    /// As its registry writes it.
+    /// The version in the registry's notation.
     pub version: String,
     /// SHA-256 of the package file, in hexadecimal.
     pub sha256: String,
@@ -81,7 +81,7 @@ impl Lock {
         format!("{}\n{}", self.to_toml(""), self.npm)
     }
 
-    /// Preferences with which apt prefers the pinned versions, and continues without those that are
+    /// Preferences that make apt install the pinned versions, and continue if a pinned version is
     /// gone.
     pub(crate) fn apt_preferences(&self) -> String {
         let pin = |(name, pin): (&String, &Pin)| {
@@ -90,7 +90,7 @@ impl Lock {
         self.debian.iter().map(pin).collect()
     }
 
-    /// `name locked -> installed` for every Debian package that is not as locked.
+    /// `name locked -> installed` for every Debian package that differs from the lock.
     pub(crate) fn drift(&self, installed: &Pins) -> Vec<String> {
         let differs = |(name, now): (&String, &Pin)| match self.debian.get(name) {
             Some(locked) if locked == now => None,

@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 
 use crate::error::ImageError;
 
-/// Loaded by the guest program from the initramfs, after what they depend on: drivers for the devices
-/// of every engine, and what it needs to reset the connections that a copy of a machine inherited.
+/// Modules that the guest program loads from the initramfs, after their dependencies: drivers for
+/// the devices of every engine, and what it needs to reset the connections that a copy of a machine
+/// inherited.
 pub(crate) const BOOT_MODULES: &[&str] = &[
     "virtio_pci",
     "virtio_mmio",
@@ -23,7 +24,8 @@ pub(crate) const BOOT_MODULES: &[&str] = &[
     "tcp_diag",
 ];
 
-/// Kept for later use inside the guest, with what they depend on. `*` at the end means "any that starts so".
+/// Modules kept for later use inside the guest, with their dependencies. A trailing `*` matches any
+/// suffix.
 const EXTRA_MODULES: &[&str] = &[
     "overlay",
     "fuse",

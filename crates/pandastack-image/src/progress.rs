@@ -51,7 +51,7 @@ impl Phase {
 pub struct Progress<'a> {
     /// The artifact: a template's name, or `kernel`.
     pub subject: &'a str,
-    /// The step that begins now; the one before it has ended.
+    /// The phase that starts now; the previous one has ended.
     pub phase: Phase,
     /// Human-readable detail. May be empty.
     pub detail: &'a str,

@@ -181,7 +181,7 @@ pub struct SymlinkEntry {
 }
 
 impl Recipe {
-    /// Reads a recipe and puts its lock in place.
+    /// Parses a recipe and attaches its lock.
     pub fn parse(text: &str, lock: Lock) -> Result<Recipe, ImageError> {
         let recipe: Recipe =
             toml::from_str(text).map_err(|error| ImageError::malformed("template.toml", error))?;
@@ -205,7 +205,7 @@ impl Recipe {
         self.name == name || self.aliases.iter().any(|alias| alias == name)
     }
 
-    /// Everything that decides the bytes of the image, and nothing else, in one text.
+    /// All inputs that determine the bytes of the image, and nothing else, as one text.
     pub(crate) fn build_inputs(&self) -> String {
         let inputs = (
             (&self.from, self.disk_gib, &self.debian, &self.npm, &self.python),

@@ -39,7 +39,7 @@ pub(crate) fn extract(vmlinuz: &Path, out: &Path) -> Result<(), ImageError> {
     Ok(())
 }
 
-/// Why no kernel can be extracted from an image.
+/// Reason why no kernel can be extracted from an image.
 #[derive(Debug, thiserror::Error)]
 enum KernelError {
     #[error("it is not a bzImage")]

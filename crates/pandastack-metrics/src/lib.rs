@@ -1,8 +1,8 @@
 //! Metrics of the platform's programs, in the Prometheus text format.
 //!
-//! - Labels are few and known beforehand: routes, states and hosts, never ids of sandboxes.
-//! - A service keeps its histograms and adds them to a page when asked. Figures that others count,
-//!   such as the kernel or the database, are added as they are at that moment.
+//! - Labels are few and known in advance: routes, states and hosts, never ids of sandboxes.
+//! - A service keeps its histograms and adds them to a page when asked. Values that others count,
+//!   such as the kernel or the database, are read at that moment.
 
 #![forbid(unsafe_code)]
 
@@ -22,11 +22,11 @@ const BUCKETS_SECONDS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1
 pub struct Latencies(HistogramVec);
 
 impl Latencies {
-    /// Without any samples.
+    /// Creates an empty histogram.
     ///
     /// # Panics
     ///
-    /// If a name is not one that Prometheus allows. Names are constants.
+    /// If a name is not valid in Prometheus. Names are constants.
     pub fn new(name: &str, help: &str, labels: &[&str]) -> Self {
         let options = HistogramOpts::new(name, help).buckets(BUCKETS_SECONDS.to_vec());
         Self(HistogramVec::new(options, labels).expect("names of metrics are valid"))

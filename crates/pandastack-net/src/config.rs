@@ -36,9 +36,9 @@ impl fmt::Display for SlotIndex {
 pub struct SlotLimits {
     /// Connections that a guest may have, UDP flows of the last half minute included. Further ones get no answer.
     pub connections_max: u32,
-    /// Connections that a guest may begin in a minute, with as many at once. `None` for no limit.
+    /// Connections that a guest may start per minute, with a burst of as many. `None` for no limit.
     pub connections_per_minute: Option<u32>,
-    /// Different addresses to which a guest may begin connections in a minute. `None` for no limit.
+    /// Distinct addresses to which a guest may start connections per minute. `None` for no limit.
     pub destinations_per_minute: Option<u32>,
     /// Bytes a second in each direction, with as many at once; packets beyond it are dropped, and
     /// TCP slows down. `None` for no limit.
@@ -73,9 +73,9 @@ pub struct NetConfig {
     pub runtime_dir: PathBuf,
     /// Start of interface and table names: 1 to 9 of `a-z0-9`.
     pub name_prefix: String,
-    /// Slots kept ready ahead of need.
+    /// Number of slots kept ready.
     pub ready_target: usize,
-    /// Time that [`take`](crate::SlotPool::take) waits for a slot when none is ready.
+    /// Time that [`take`](crate::SlotPool::take) waits for a slot while no slot is ready.
     pub take_deadline: Duration,
     /// Name server that guests' queries are passed on to; `None` takes the host's own from `resolv.conf`.
     pub resolver: Option<SocketAddr>,
@@ -194,7 +194,7 @@ impl Plan {
         20_000 + sum % 10_000
     }
 
-    /// The same for connections to databases, away from every resolver's.
+    /// The same for connections to databases, distinct from every resolver's port.
     pub(crate) fn database_port(&self) -> u16 {
         self.resolver_port() - 10_000
     }

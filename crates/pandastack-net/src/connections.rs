@@ -1,12 +1,12 @@
 //! The host's connection tracking table: sized for all slots, and cleared of slots that are gone.
 //!
-//! A guest's connection is in two tables. That of its namespace ends with the slot; in the host's it would stay as long as
-//! the kernel keeps what is idle, which is five days for TCP, count against everybody's room, and be found by the next slot
-//! of that address.
+//! A guest's connection is in two tables. Its namespace's table ends with the slot; in the host's
+//! table the entry would stay for the kernel's idle timeout, five days for TCP, take up room that
+//! all slots share, and apply to the next slot with that address.
 //!
-//! Must hold: a removal always names one connection, by its whole tuple. To the kernel a removal without one means the whole
-//! table, and filters by address are taken by newer kernels only, so what is ours is picked here. Numbers are from
-//! `linux/netfilter/nfnetlink_conntrack.h`.
+//! Must hold: a removal always names one connection, by its whole tuple. To the kernel a removal
+//! without a tuple means the whole table, and only newer kernels support filters by address, so the
+//! slots' connections are selected here. Numbers are from `linux/netfilter/nfnetlink_conntrack.h`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -66,8 +66,8 @@ pub(crate) fn table_space() -> Option<TableSpace> {
     Some(TableSpace { used: read_number(COUNT_PATH)?, max: read_number(MAX_PATH)? })
 }
 
-/// Raises the kernel's bound to what slots may need, where memory permits. Never lowers it, and a host that does not let it be
-/// raised is served as it is.
+/// Raises the kernel's limit to the slots' possible need, if memory permits. Never lowers it, and
+/// works with the existing limit on a host that does not permit a change.
 pub(crate) fn enlarge_table(slots: usize, connections_per_slot: u32) {
     let Some(max) = read_number(MAX_PATH) else { return };
     let of_all_slots = (slots as u64).saturating_mul(connections_per_slot.into());
@@ -120,7 +120,7 @@ fn find(socket: &Netlink, addresses: &BTreeSet<Ipv4Addr>) -> io::Result<Vec<Vec<
     Ok(found)
 }
 
-/// Removes connections, apart from those that ended by themselves meanwhile.
+/// Removes connections; connections that have already ended are ignored.
 fn remove(socket: &Netlink, keys: &[Vec<u8>]) -> io::Result<()> {
     let mut request = Vec::new();
     for (sequence, key) in (FIRST_SEQUENCE..).zip(keys) {
@@ -132,7 +132,7 @@ fn remove(socket: &Netlink, keys: &[Vec<u8>]) -> io::Result<()> {
         let answers = socket.receive_within(ACK_DEADLINE)?;
         for (_, verdict) in verdicts(&answers) {
             unanswered = unanswered.saturating_sub(1);
-            // Busy are those that a network card has taken over; it gives them back when they end.
+            // EBUSY: the connection is offloaded to a network card, which returns it when it ends.
             if !matches!(-verdict, 0 | libc::ENOENT | libc::EBUSY) {
                 return Err(io::Error::from_raw_os_error(-verdict));
             }
@@ -194,7 +194,8 @@ mod tests {
         attribute(kind | NESTED, &[attribute(TUPLE_ADDRESSES | NESTED, &ends), protocol].concat())
     }
 
-    /// A listed connection whose answers come from elsewhere: only its original tuple says whose it is.
+    /// A listed connection whose replies come from another address: only its original tuple
+    /// identifies its owner.
     fn listed(from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
         let answers = tuple(2, SERVER, Ipv4Addr::new(198, 51, 100, 1));
         let status = attribute(3, &[0, 0, 0, 8]);

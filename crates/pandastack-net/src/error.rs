@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::config::SlotIndex;
 
-/// Why a network call failed.
+/// Reason why a network call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
     /// A setting makes no sense.
@@ -49,7 +49,7 @@ pub enum NetError {
         /// The last failure of the maker, or that there was none.
         cause: String,
     },
-    /// The slot is not leased, so nothing can be done to it.
+    /// The slot is not leased, so no operation on it is possible.
     #[error("network slot {0} is not in use")]
     NotInUse(SlotIndex),
     /// [`shutdown`](crate::SlotPool::shutdown) was called.

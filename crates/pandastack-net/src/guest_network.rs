@@ -8,7 +8,7 @@ use pandastack_types::network::DATABASES_ADDRESS;
 /// with no network a guest or a host may want to reach, unlike any private range.
 pub const GUEST_IP: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 2);
 
-/// Prefix length that goes with [`GUEST_IP`] and [`GUEST_GATEWAY`].
+/// Prefix length of [`GUEST_IP`] and [`GUEST_GATEWAY`].
 pub const GUEST_PREFIX: u8 = 30;
 
 /// Default gateway of every guest: the slot's end of the tap.

@@ -1,8 +1,9 @@
 //! One-time setup of the host for a pool: unique names, a free subnet, forwarding, our nftables table,
 //! and room for connections.
 //!
-//! Safe to repeat. Only our own table is ever touched, and forwarding is switched on but never off, as room is made and not
-//! taken back: by the time a pool ends, something else on the host may need it.
+//! Safe to repeat. Only our own table is ever changed. Forwarding is switched on but never off, and
+//! the connection limit is raised but never lowered: when a pool ends, other programs on the host
+//! may need them.
 
 use std::io;
 use std::net::Ipv4Addr;

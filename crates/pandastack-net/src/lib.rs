@@ -11,17 +11,19 @@
 //! ```
 //!
 //! Invariants:
-//! - A guest reaches neither another slot, nor an address of the host, nor link-local metadata, whatever its policy says.
-//! - The host has a constant number of rules, matched by interface name prefix; what differs per slot lives in its
-//!   namespace. Only our own nftables table is touched.
-//! - The existing slots are read from the kernel (namespaces, links); the agent says which are in
-//!   use. There is no third record that could disagree. See [`SlotPool::adopt`].
-//! - A slot is never recycled in place: a released one is destroyed, with its connection table, its connections in the
-//!   host's table and its counters, and its index comes up again only after all others had their turn.
+//! - A guest reaches neither another slot, nor an address of the host, nor link-local metadata,
+//!   under any policy.
+//! - The host has a constant number of rules, matched by interface name prefix; rules that differ
+//!   per slot are in its namespace. Only our own nftables table is touched.
+//! - The existing slots are read from the kernel (namespaces, links); the agent knows which are in
+//!   use. No third record exists that could disagree. See [`SlotPool::adopt`].
+//! - A slot is never recycled in place: a released slot is destroyed, with its connection table,
+//!   its connections in the host's table and its counters, and its index is reused only after all
+//!   others.
 //!
 //! - Names are decided by the host's resolver and, for web connections, by a proxy inside the slot: see [`names`].
 //!
-//! Left to others: who gets a slot, when a machine sleeps, what runs behind a port.
+//! Out of scope: assigning slots, putting machines to sleep, services behind ports.
 //!
 //! System calls go through `rustix`. The exceptions are named in `Cargo.toml`.
 

@@ -158,9 +158,10 @@ impl LinkEvents {
         Netlink::open_link_events().map(LinkEvents)
     }
 
-    /// Waits until a link passes packets. Being up with a carrier is not enough: a veth end that came up before its
-    /// peer drops everything until a kernel worker attaches its queue, which a busy host delays by up to a second. The
-    /// running flag is no help either, it is also set while the operational state is unknown.
+    /// Waits until a link passes packets. Being up with a carrier is not enough: a veth end that
+    /// came up before its peer drops everything until a kernel worker attaches its queue, which a
+    /// busy host delays by up to a second. The running flag does not help either: it is also set
+    /// while the operational state is unknown.
     pub(crate) fn wait_until_running(&self, link_index: u32, name: &str) -> Result<()> {
         let is_running = |message: &RouteNetlinkMessage| {
             matches!(message, RouteNetlinkMessage::NewLink(link) if link.header.index == link_index
@@ -170,13 +171,13 @@ impl LinkEvents {
         Ok(())
     }
 
-    /// Waits until none of these links exists; returns those that still do at the deadline.
+    /// Waits until none of these links exists; returns the links that still exist at the deadline.
     pub(crate) fn wait_until_gone(&self, mut names: Vec<String>, patience: Duration) -> Vec<String> {
         let deadline = Instant::now() + patience;
         loop {
             names.retain(|name| index_of(name).is_ok());
             let left = deadline.saturating_duration_since(Instant::now());
-            // An error counts as the deadline: the caller removes what is left.
+            // An error counts as the deadline: the caller removes the remaining links.
             if names.is_empty() || left.is_zero() || self.next(left, "slots").is_err() {
                 return names;
             }
@@ -199,7 +200,7 @@ pub(crate) fn index_of(name: &str) -> Result<u32> {
     nix::net::if_::if_nametoindex(name).map_err(NetError::io("looking up link", name))
 }
 
-/// Removes a link of the calling thread's namespace. Harmless when there is none.
+/// Removes a link of the calling thread's namespace. Harmless if it does not exist.
 pub(crate) fn remove(name: &str) -> Result<()> {
     let mut batch = LinkBatch::default();
     batch.delete(name);

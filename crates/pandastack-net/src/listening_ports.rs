@@ -18,7 +18,7 @@ pub(crate) struct ListeningPorts {
 }
 
 impl ListeningPorts {
-    /// Protocol, the port that guests ask for, and where the host listens for it.
+    /// Protocol, the port that guests use, and the host's port for it.
     pub(crate) fn each(self) -> impl Iterator<Item = (libc::c_int, u16, u16)> {
         let listening = [self.udp, self.tcp, self.databases];
         SERVICES.into_iter().zip(listening).map(|((protocol, asked), port)| (protocol, asked, port))

@@ -1,7 +1,8 @@
 //! The state of a pool and the thread that does its slow work.
 //!
-//! Every index that is not free is in `occupied`, so an index cannot be made twice, whatever else is going on. Slots
-//! that wait to be destroyed may pile up a little while ready ones are missing, since a create may be waiting.
+//! Every index that is not free is in `occupied`, so concurrent work cannot make an index twice.
+//! While ready slots are missing, slots to destroy may pile up a little, since a create may be
+//! waiting.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -16,7 +17,8 @@ use crate::host;
 use crate::namespace::NetNs;
 use crate::slot::{self, ReadySlot};
 
-/// Released slots that may wait for destruction while there are ready ones to make. Past it, destroying goes first.
+/// Released slots that may wait for destruction while ready slots are missing. Beyond it,
+/// destroying takes precedence.
 const DOOMED_BACKLOG_MAX: usize = 64;
 
 /// Most slots destroyed together.
@@ -38,7 +40,7 @@ pub(crate) struct Shared {
 
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    /// Every index that is not free, whatever its state.
+    /// Every index that is not free, in any state.
     pub(crate) occupied: BTreeSet<SlotIndex>,
     pub(crate) ready: VecDeque<ReadySlot>,
     pub(crate) in_use: BTreeSet<SlotIndex>,
@@ -46,7 +48,7 @@ pub(crate) struct State {
     pub(crate) doomed: VecDeque<SlotIndex>,
     /// Slots that the maker is destroying.
     pub(crate) destroying: usize,
-    /// Start of the next search for a free index: all others come first before one is used again.
+    /// Start of the next search for a free index: an index is reused only after all others.
     pub(crate) cursor: usize,
     pub(crate) failure: Option<String>,
     pub(crate) closing: bool,
@@ -158,7 +160,7 @@ impl Shared {
         state.destroying = 0;
         match destroyed {
             Ok(()) => state.occupied.retain(|index| !indexes.contains(index)),
-            // Still occupied, so nobody can be given what is left of them.
+            // Still occupied, so that the remains are not leased.
             Err(_) => state.doomed.extend(indexes),
         }
         destroyed
@@ -175,7 +177,8 @@ impl Shared {
         let occupied =
             std::mem::replace(&mut *self.lock(), State { closing: true, ..State::default() }).occupied;
         self.host.run(|| {
-            // Goes on after a failure, and reports the first one: as little as possible is left behind.
+            // Continues after a failure, to leave as little as possible behind; reports the first
+            // failure.
             let mut outcome = Ok(());
             for batch in Vec::from_iter(occupied).chunks(DESTROY_BATCH_MAX) {
                 outcome = outcome.and(slot::destroy(&self.plan, batch));

@@ -35,7 +35,7 @@ impl NetNs {
         Self::open(Path::new(OWN_NAMESPACE))
     }
 
-    /// The one kept at `path`.
+    /// Opens the namespace at `path`.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let file = File::open(path).map_err(NetError::io("opening network namespace", path))?;
         Ok(NetNs(file))
@@ -83,7 +83,7 @@ pub(crate) fn is_kept(path: &Path) -> bool {
     statfs(path).is_ok_and(|stat| stat.f_type == libc::NSFS_MAGIC)
 }
 
-/// Unmounts the namespace at `path`. Harmless when there is none.
+/// Unmounts the namespace at `path`. Harmless if it does not exist.
 pub(crate) fn remove(path: &Path) -> Result<()> {
     while is_kept(path) {
         unmount(path, UnmountFlags::DETACH)
@@ -97,11 +97,11 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// Prepares the directory that namespaces are kept in.
+/// Prepares the directory for namespaces.
 pub(crate) fn prepare_directory(path: &Path) -> Result<()> {
     let share = || mount_change(path, MountPropagationFlags::SHARED | MountPropagationFlags::REC);
     fs::create_dir_all(path).map_err(NetError::io("creating directory", path))?;
-    // Sharing works on mount points only: the first time, the directory is not one yet.
+    // Only mount points can be shared, and at first the directory is not one.
     if share().is_ok() {
         return Ok(());
     }
@@ -112,7 +112,7 @@ pub(crate) fn prepare_directory(path: &Path) -> Result<()> {
 /// Undoes [`prepare_directory`]. The directory must hold no namespace.
 pub(crate) fn remove_directory(path: &Path) -> Result<()> {
     match unmount(path, UnmountFlags::DETACH) {
-        // Not a mount point, or not there.
+        // Not a mount point, or missing.
         Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
         Err(errno) => return Err(NetError::io("unmounting directory", path)(errno)),
     }

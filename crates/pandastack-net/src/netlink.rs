@@ -48,7 +48,7 @@ pub(crate) enum Subsystem {
 #[derive(Debug)]
 pub(crate) struct Netlink(OwnedFd);
 
-/// Encoded messages with consecutive sequence numbers, and a label for each, to name the one that failed.
+/// Encoded messages with consecutive sequence numbers, each with a label to name a failed one.
 #[derive(Debug, Default)]
 pub(crate) struct Messages {
     pub(crate) bytes: Vec<u8>,
@@ -108,7 +108,7 @@ impl Netlink {
         Ok(bytes)
     }
 
-    /// Sends messages; what the kernel says to them is to be received.
+    /// Sends messages; the caller receives the kernel's replies.
     pub(crate) fn send(&self, messages: &[u8]) -> io::Result<()> {
         rustix::net::sendto(&self.0, messages, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
         Ok(())
@@ -125,7 +125,8 @@ impl Netlink {
         Ok(Netlink(fd))
     }
 
-    /// Asks for a listing and hands the body of every message of this kind to `each`, until the kernel says that it was all.
+    /// Requests a listing and passes the body of every message of this kind to `each`, until the
+    /// kernel reports the end.
     pub(crate) fn list(&self, request: &[u8], kind: u16, mut each: impl FnMut(&[u8])) -> io::Result<()> {
         self.send(request)?;
         loop {

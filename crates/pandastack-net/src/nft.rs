@@ -1,9 +1,10 @@
 //! A minimal nftables netlink client: one table, its chains, rules and address sets, as one atomic
 //! batch.
 //!
-//! Kept apart from what the rules mean ([`crate::ruleset`]). A batch either takes effect whole or not at all, so
-//! replacing a table leaves no moment without it. Numbers are from `linux/netfilter/nf_tables.h`; attributes are
-//! big-endian, register contents are whatever the packet or the kernel field is.
+//! Independent of the rules' meaning ([`crate::ruleset`]). A batch takes effect as a whole or not
+//! at all, so replacing a table leaves no gap. Numbers are from `linux/netfilter/nf_tables.h`;
+//! attributes are big-endian, register contents have the byte order of the packet or the kernel
+//! field.
 
 mod listing;
 mod rule;
@@ -42,10 +43,10 @@ const KEY_ADDRESS_CLASS: u32 = 7 << 6 | 19;
 /// Fields of a key are compared one by one, each as a range.
 const NFT_SET_CONCAT: u32 = 0x80;
 
-/// Elements of one message: an attribute's length has 16 bits, and an element takes up to 60 bytes.
+/// Elements per message: an attribute's length has 16 bits, and an element takes up to 60 bytes.
 const ELEMENTS_PER_MESSAGE: usize = 512;
 
-/// The same of elements with notes, which take up to 170 bytes.
+/// The same for elements with notes, which take up to 170 bytes.
 const NOTED_PER_MESSAGE: usize = 128;
 
 /// Longest note of an element: as the `nft` program has it, so that every kernel takes it. They refuse more than some 250 bytes, and
@@ -238,7 +239,7 @@ impl Batch {
         }
     }
 
-    /// Switches on what [`Rule::switched_on`] asks for; emptying the set switches it off.
+    /// Switches on the condition [`Rule::switched_on`]; emptying the set switches it off.
     pub(crate) fn switch_on(&mut self, set: SetName) {
         self.elements(NFT_MSG_NEWSETELEM, set, |a| a.nest(1, |a| a.data(1, &[0; 8])));
     }

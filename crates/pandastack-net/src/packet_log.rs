@@ -19,13 +19,13 @@ const PACKET_WORD: u16 = 10;
 const CONFIG_COMMAND: u16 = 1;
 const CONFIG_MODE: u16 = 2;
 const CONFIG_THRESHOLD: u16 = 5;
-/// Bytes copied of a packet at most; rules ask for less.
+/// Most bytes copied of a packet; rules request less.
 const COPY_BYTES_MAX: u32 = 128;
 
 /// A packet as a rule logged it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct LoggedPacket {
-    /// Its first bytes.
+    /// First bytes of the packet.
     pub(crate) bytes: Vec<u8>,
     /// The word of the rule; empty without one.
     pub(crate) word: String,
@@ -43,7 +43,7 @@ impl PacketLog {
         push_config(&mut messages, group, CONFIG_COMMAND, &[NFULNL_CFG_CMD_BIND as u8]);
         let mode = [&COPY_BYTES_MAX.to_be_bytes()[..], &[NFULNL_COPY_PACKET as u8, 0]].concat();
         push_config(&mut messages, group, CONFIG_MODE, &mode);
-        // One by one: the kernel would otherwise hold them back for a second.
+        // Deliver packets one by one: the kernel would otherwise batch them for a second.
         push_config(&mut messages, group, CONFIG_THRESHOLD, &1u32.to_be_bytes());
         let last = messages.next_sequence() - 1;
         socket.transact(&messages, last, "log group")?;

@@ -34,7 +34,7 @@ use crate::namespace::NetNs;
 use crate::slot::ReadySlot;
 use crate::{ruleset, slot};
 
-/// A leased slot. Give it back with [`SlotPool::release`] once the machine's process is gone.
+/// A leased slot. Return it with [`SlotPool::release`] once the machine's process has ended.
 #[derive(Debug)]
 pub struct Slot {
     /// Index of the slot; store it to release or adopt.
@@ -51,14 +51,14 @@ pub struct Slot {
 pub struct AdoptionResult {
     /// Leased again, traffic never stopped.
     pub kept: Vec<SlotIndex>,
-    /// Not there, or only in part: the machines behind these have no network.
+    /// Missing or incomplete slots: their machines have no network.
     pub missing: Vec<SlotIndex>,
 }
 
 /// Bytes that went through a slot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// From the guest.
+    /// Sent by the guest.
     pub sent_bytes: u64,
     /// To the guest.
     pub received_bytes: u64,
@@ -94,8 +94,8 @@ impl SlotPool {
     /// Prepares the host (forwarding, our table, the namespace directory) and starts filling the pool. Slots
     /// of an earlier agent are left alone until [`SlotPool::adopt`].
     ///
-    /// Blocks for a few milliseconds. The calling thread's network namespace is taken for the host's, and its
-    /// runtime for that of the resolver.
+    /// Blocks for a few milliseconds. The calling thread's network namespace counts as the host's,
+    /// and the resolver runs on its runtime.
     pub fn open(config: NetConfig) -> Result<Arc<Self>> {
         let plan = config.plan()?;
         let (claim, sockets) = host::prepare(&plan)?;
@@ -112,7 +112,7 @@ impl SlotPool {
         });
         let maker = thread::Builder::new()
             .name("slot-maker".to_owned())
-            // A thread starts in the namespace of the one that spawns it: the host's.
+            // A thread starts in the namespace of its parent thread: the host's.
             .spawn({
                 let shared = Arc::clone(&shared);
                 move || shared.make_and_destroy()
@@ -164,8 +164,9 @@ impl SlotPool {
         true
     }
 
-    /// After an agent restart: leases what running machines still use, with their policies, and dooms
-    /// everything else that was found. Call it once with every slot in use, also when there is none.
+    /// Adopts slots after an agent restart: leases the slots of running machines, with their
+    /// policies, and dooms all others. Call it once with every slot in use, even if the list is
+    /// empty.
     ///
     /// A slot that cannot be given its policy passes nothing from then on: its machine continues without a
     /// network.
@@ -194,9 +195,9 @@ impl SlotPool {
         Ok(adopted)
     }
 
-    /// Sets the policy of an adopted slot, which its predecessor may have recorded but not applied. A slot
-    /// of another version may not take it: its machine is not lost for that, but nothing passes any more.
-    /// `false` when not even that is certain.
+    /// Sets the policy of an adopted slot, which its predecessor may have recorded but not applied.
+    /// If a slot of another version cannot take it, the slot is closed: its machine continues
+    /// without a network. `false` if closing failed too.
     async fn put_in_force(&self, index: SlotIndex, policy: &NetworkPolicy) -> bool {
         let applied = match self.names.register(index, policy, None).await {
             Ok(()) => self.names.change(index, policy, true).await,
@@ -264,15 +265,15 @@ impl SlotPool {
         self.shared.plan.slot_side(index)
     }
 
-    /// Bytes that the guest of a leased slot sent and received since the slot was created. Zero
-    /// when it is gone.
+    /// Bytes that the guest of a leased slot sent and received since the slot was created. Zero if
+    /// the slot is gone.
     pub fn traffic(&self, index: SlotIndex) -> Traffic {
         let dir = Path::new("/sys/class/net").join(self.shared.plan.link_name(index)).join("statistics");
         let read = |file: &str| -> u64 {
             let text = std::fs::read_to_string(dir.join(file)).unwrap_or_default();
             text.trim().parse().unwrap_or_default()
         };
-        // The host's end of the pair: what comes in there, the guest sent.
+        // The host's end of the pair: bytes received there were sent by the guest.
         Traffic { sent_bytes: read("rx_bytes"), received_bytes: read("tx_bytes") }
     }
 

@@ -1,7 +1,7 @@
 //! The firewall rules: one table on the host, one in every slot's namespace.
 //!
-//! The slot's table knows the guest; the host's table does not trust it to. Each would hold the guest alone
-//! against other slots and the host, so a mistake in one is not an open door.
+//! The slot's table filters the guest; the host's table does not rely on it. Each alone isolates
+//! the guest from other slots and the host, so a mistake in one opens nothing.
 //!
 //! ```text
 //!  from the guest                                       to the guest
@@ -99,7 +99,7 @@ pub(crate) fn host(plan: &Plan, listening: ListeningPorts) -> Batch {
     }
     batch.add_rule("input", from_slot().drop());
 
-    // While no agent runs, queries wait and are asked again, instead of failing at once.
+    // While no agent runs, queries time out and are retried, instead of failing at once.
     batch.add_chain("output", filter(NF_INET_LOCAL_OUT, PRIORITY_FILTER, Policy::Accept));
     let to_slot = || Rule::new().output_links(&slots).ipv4();
     batch.add_rule("output", to_slot().refuses_datagram().drop());
@@ -178,7 +178,7 @@ fn add_guard(batch: &mut Batch) {
     batch.add_rule("guard", from_guest().ipv4().source_not(GUEST_IP).drop());
 }
 
-/// Drops packets beyond the slot's limits, and reports connections that were refused. Comes before any
+/// Drops packets beyond the slot's limits, and reports refused connections. Runs before any
 /// translation, so that connections to the proxy count under their destination.
 fn add_limits(batch: &mut Batch, plan: &Plan) {
     for limit in EgressLimit::ALL {
@@ -189,7 +189,7 @@ fn add_limits(batch: &mut Batch, plan: &Plan) {
         batch.add_rule(word, Rule::new().drop());
     }
     batch.add_chain("limit", filter(NF_INET_PRE_ROUTING, PRIORITY_MANGLE, Policy::Accept));
-    // Names are asked at the gateway, which leads nowhere else.
+    // Name queries go to the gateway, which leads nowhere else.
     let begun = || from_guest().ipv4().destination_not(GUEST_GATEWAY).begins_connection();
     if let Some(count) = plan.limits.destinations_per_minute {
         batch.add_recent_set(RECENT, count);
@@ -227,14 +227,14 @@ fn add_filters(batch: &mut Batch, plan: &Plan, index: SlotIndex) {
     batch.add_rule("input", answers());
     let proxied = from_guest().redirected().destination_port(IPPROTO_TCP, PROXY_PORT);
     batch.add_rule("input", proxied.accept());
-    // While no agent runs, nobody listens there: connections wait and are retried, instead of failing at
-    // once.
+    // While no agent runs, the ports have no listener: dropping the kernel's refusals makes
+    // connections wait and retry, instead of failing at once.
     batch.add_chain("output", filter(NF_INET_LOCAL_OUT, PRIORITY_FILTER, Policy::Accept));
     batch.add_rule("output", Rule::new().output_link(TAP_NAME).ipv4().refuses_connection().drop());
 
     batch.add_chain("forward", filter(NF_INET_FORWARD, PRIORITY_FILTER, Policy::Drop));
-    // Only answers pass by connection: what the guest asks is checked packet by packet, so that a policy
-    // change holds for connections that were open before it.
+    // Only replies pass by connection: packets from the guest are checked one by one, so that a
+    // policy change also applies to open connections.
     batch.add_rule("forward", answers());
     batch.add_rule("forward", from_host().redirected().accept());
     for (protocol, port) in SERVICES {

@@ -57,13 +57,13 @@ pub(crate) fn make(plan: &Plan, host: &NetNs, index: SlotIndex) -> Result<ReadyS
     made
 }
 
-/// Removes whatever there is of these slots, their connections in the host's table too. The calling thread
-/// must be in the host's namespace.
+/// Removes all remains of these slots, including their connections in the host's table. The calling
+/// thread must be in the host's namespace.
 ///
-/// Letting go of the namespaces is enough in the common case: the kernel then takes their links
-/// away, all in one go, where removing links one by one waits for several grace periods each (30 ms
-/// measured). A namespace that is kept open must not keep its links alive, so links that stay are
-/// removed by name.
+/// Unmounting the namespaces is enough in the common case: the kernel then removes all their links
+/// at once, while removing links one by one waits for several grace periods each (30 ms measured).
+/// A namespace that is kept open must not keep its links alive, so links that stay are removed by
+/// name.
 pub(crate) fn destroy(plan: &Plan, indexes: &[SlotIndex]) -> Result<()> {
     let events = LinkEvents::open()?;
     for index in indexes {
@@ -73,8 +73,8 @@ pub(crate) fn destroy(plan: &Plan, indexes: &[SlotIndex]) -> Result<()> {
     for name in events.wait_until_gone(names, NAMESPACE_END_PATIENCE) {
         links::remove(&name)?;
     }
-    // Last: nothing comes from these addresses any more. The slots are gone either way, so a kernel that
-    // cannot forget is no reason to keep their indexes; `doctor` tells of it.
+    // Last, when these addresses send no more packets. The slots are gone either way, so a failure
+    // here does not keep their indexes; `doctor` reports it.
     let addresses = indexes.iter().map(|index| plan.slot_side(*index)).collect();
     if let Err(error) = connections::forget(&addresses) {
         tracing::warn!(
@@ -121,8 +121,8 @@ pub(crate) fn resolved(plan: &Plan, index: SlotIndex) -> Result<ruleset::ListedN
     ruleset::resolved(&socket)
 }
 
-/// Disconnects an existing slot from the network, whatever its rules are. The calling thread must be in the
-/// host's namespace.
+/// Disconnects an existing slot from the network, regardless of its rules. The calling thread must
+/// be in the host's namespace.
 pub(crate) fn close(plan: &Plan, index: SlotIndex) -> Result<()> {
     let name = plan.link_name(index);
     let mut links = LinkBatch::default();
@@ -137,7 +137,7 @@ struct GuestSide {
     events: LinkEvents,
 }
 
-/// Everything inside the new namespace, which the calling thread is in.
+/// Builds everything inside the new namespace, which the calling thread has entered.
 fn build_inside(plan: &Plan, host: &NetNs, index: SlotIndex) -> Result<GuestSide> {
     let name = plan.link_name(index);
     namespace::keep_current(&plan.netns_path(index))?;
@@ -146,7 +146,7 @@ fn build_inside(plan: &Plan, host: &NetNs, index: SlotIndex) -> Result<GuestSide
         set_sysctl_if_present(&format!("/proc/sys/net/ipv6/conf/{scope}/disable_ipv6"), "1")?;
     }
     set_sysctl("/proc/sys/net/ipv4/ip_forward", "1")?;
-    // Rules before links: there is no moment in which a packet could pass unfiltered.
+    // Rules before links, so that no packet ever passes unfiltered.
     ruleset::slot(plan, index).commit(&Netlink::open(Subsystem::Netfilter)?)?;
 
     let tap = tap::open(TAP_NAME)?;

@@ -18,7 +18,7 @@ use crate::error::{NetError, Result};
 /// Clone device that turns into a tap.
 pub(crate) const TUN_DEVICE: &str = "/dev/net/tun";
 
-/// Bytes of the virtio header before every frame: what a virtio 1.0 driver negotiates.
+/// Bytes of the virtio header before every frame: the size that a virtio 1.0 driver negotiates.
 pub const TAP_VNET_HEADER_BYTES: u32 = 12;
 
 /// Offloads that Linux's driver accepts from a card: unfinished checksums and large TCP and UDP
@@ -32,7 +32,7 @@ nix::ioctl_write_ptr!(tun_set_header_bytes, b'T', 216, libc::c_int);
 /// `TUNSETIFF` is declared with the size of an int but takes a pointer to `struct ifreq`.
 const TUNSETIFF: libc::Ioctl = nix::request_code_write!(b'T', 202, size_of::<libc::c_int>()) as libc::Ioctl;
 
-/// Opens the tap of that name in the calling thread's namespace, and makes it first if there is none.
+/// Opens the tap of that name in the calling thread's namespace, creating it if it does not exist.
 pub(crate) fn open(name: &str) -> Result<OwnedFd> {
     let file = OpenOptions::new()
         .read(true)
@@ -54,8 +54,8 @@ fn attach(fd: &OwnedFd, name: &str) -> io::Result<()> {
         *to = from as libc::c_char;
     }
     request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
-    // SAFETY: `fd` is open for the call, TUNSETIFF reads and writes one `ifreq`, and `request` is one that lives
-    // until the call returns.
+    // SAFETY: `fd` is open for the call, TUNSETIFF reads and writes one `ifreq`, and `request`
+    // lives until the call returns.
     let outcome = unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETIFF, &raw mut request) };
     if outcome < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

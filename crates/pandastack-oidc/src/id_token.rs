@@ -12,10 +12,10 @@ use crate::signature::{Algorithm, Jwk};
 /// Claims of a token.
 pub(crate) type Claims = Map<String, Value>;
 
-/// How far the provider's clock may differ from ours.
+/// Tolerated difference between the provider's clock and ours.
 const LEEWAY_SECONDS: f64 = 60.0;
 
-/// Why a token was refused.
+/// Reason why a token was refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum IdTokenError {
     /// Its key is not among the known ones, which may be outdated.
@@ -32,7 +32,7 @@ pub(crate) struct Expected<'a> {
     pub(crate) nonce: Option<&'a str>,
 }
 
-/// The first part of a token. Keys that it brings along are not read.
+/// The first part of a token. Keys embedded in it are ignored.
 #[derive(Deserialize)]
 struct Header {
     alg: String,

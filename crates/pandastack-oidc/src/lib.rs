@@ -12,7 +12,7 @@
 //! - Endpoints use TLS, except on loopback addresses.
 //! - The client secret goes to the provider's token endpoints and nowhere else.
 //!
-//! Left to others: who may do what, sessions, and HTTP routes.
+//! Out of scope: authorization, sessions, and HTTP routes.
 
 #![forbid(unsafe_code)]
 
@@ -31,7 +31,7 @@ pub use metadata::check_url;
 pub use person::Person;
 pub use provider::{DeviceCode, DevicePoll, OidcConfig, Provider};
 
-/// Why a sign-in failed.
+/// Reason why a sign-in failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LoginError {
     /// The provider cannot be reached, or its responses cannot be used.

@@ -12,9 +12,9 @@ use url::{Host, Url};
 use crate::signature::Jwk;
 use crate::{LoginError, Result};
 
-/// How long endpoints and keys are used before they are read again.
+/// Time for which endpoints and keys are cached.
 const FRESH: Duration = Duration::from_secs(3600);
-/// Keys are not read again sooner, whatever tokens name.
+/// Shortest interval between reads of the keys, even if tokens name unknown ones.
 const KEYS_REREAD_AFTER: Duration = Duration::from_secs(10);
 /// Largest response of a provider. Beyond it the sign-in fails.
 const RESPONSE_BYTES_MAX: usize = 1024 * 1024;
@@ -70,7 +70,8 @@ impl MetadataCache {
         self.not_older_than(FRESH, http, issuer).await
     }
 
-    /// Metadata after a token named a key that is not known: the provider may have changed its keys.
+    /// Reads the metadata again after a token named an unknown key: the provider may have rotated
+    /// its keys.
     pub(crate) async fn reread(&self, http: &Client, issuer: &str) -> Result<Arc<Metadata>> {
         self.not_older_than(KEYS_REREAD_AFTER, http, issuer).await
     }
@@ -114,7 +115,7 @@ pub fn check_url(url: &Url) -> std::result::Result<(), String> {
     }
 }
 
-/// Sends a request and reads JSON, whatever the status: errors of providers are JSON, too.
+/// Sends a request and reads JSON for any status: errors of providers are JSON, too.
 pub(crate) async fn json<T: DeserializeOwned>(request: RequestBuilder) -> Result<T> {
     let unavailable = |error: reqwest::Error| {
         let at = error.url().map(|url| url.origin().ascii_serialization()).unwrap_or_default();

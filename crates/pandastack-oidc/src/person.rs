@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::id_token::Claims;
 
-/// Longest text of a claim that is kept.
+/// Longest stored text of a claim.
 const TEXT_BYTES_MAX: usize = 256;
 /// Groups of a person beyond these are ignored.
 const GROUPS_MAX: usize = 1000;
@@ -25,7 +25,7 @@ pub struct Person {
 }
 
 impl Person {
-    /// Reads checked claims. `None` if the subject cannot be kept.
+    /// Reads verified claims. `None` if the subject is too long to store.
     pub(crate) fn from_claims(issuer: &str, claims: &Claims, groups_claim: &str) -> Option<Self> {
         let text = |name: &str| claims.get(name).and_then(Value::as_str).map(str::trim);
         let kept = |text: &&str| !text.is_empty() && text.len() <= TEXT_BYTES_MAX;

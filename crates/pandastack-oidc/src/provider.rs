@@ -29,7 +29,7 @@ pub struct OidcConfig {
     pub client_id: String,
     /// Its secret; `None` for a public client.
     pub client_secret: Option<String>,
-    /// Where the provider sends browsers back to.
+    /// URL to which the provider redirects browsers.
     pub redirect_uri: Url,
     /// Requested scopes; `openid` is always one.
     pub scopes: Vec<String>,
@@ -53,13 +53,13 @@ pub struct DeviceCode {
     pub device_code: String,
     /// For the person: typed at the address.
     pub user_code: String,
-    /// Where the person confirms.
+    /// URL at which the person confirms.
     pub verification_uri: String,
-    /// The same with the code in it.
+    /// The same URL with the code in it.
     pub verification_uri_complete: Option<String>,
     /// Seconds until the code expires.
     pub expires_in: u64,
-    /// Seconds between polls; 5 if the provider does not say.
+    /// Seconds between polls; 5 by default.
     pub interval: Option<u64>,
 }
 
@@ -68,7 +68,7 @@ pub struct DeviceCode {
 pub enum DevicePoll {
     /// The person has not confirmed yet.
     Pending,
-    /// The same, and the device polls too often.
+    /// Still pending, and the device polls too often.
     SlowDown,
     /// The person has signed in.
     Done(Box<Person>),
@@ -83,7 +83,7 @@ struct TokenResponse {
     error_description: Option<String>,
 }
 
-/// The same of the device endpoint.
+/// The response of the device endpoint.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum DeviceResponse {
@@ -113,7 +113,7 @@ impl Provider {
         self.metadata.get(&self.http, &self.config.issuer).await
     }
 
-    /// Where a browser signs in.
+    /// URL at which a browser signs in.
     pub async fn authorization_url(&self, attempt: &Attempt) -> Result<Url> {
         let metadata = self.metadata().await?;
         let mut url = metadata.endpoints.authorization_endpoint.0.clone();
@@ -129,7 +129,7 @@ impl Provider {
         Ok(url)
     }
 
-    /// Redeems the code that a browser brought back.
+    /// Redeems the code that a browser returned with.
     pub async fn exchange(&self, attempt: &Attempt, code: &str) -> Result<Person> {
         let metadata = self.metadata().await?;
         let (redirect_uri, verifier) = (self.config.redirect_uri.as_str(), attempt.verifier());
@@ -207,7 +207,7 @@ impl Provider {
                 let encoded =
                     |text: &str| form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
                 let pair = format!("{}:{}", encoded(id), encoded(secret));
-                // Device endpoints ask for the client's id in the body as well.
+                // Device endpoints require the client's id in the body as well.
                 body.append_pair("client_id", id);
                 request.header("authorization", format!("Basic {}", BASE64.encode(pair.as_bytes())))
             }
@@ -256,8 +256,8 @@ impl Provider {
         Person::from_claims(issuer, &claims, &self.config.groups_claim).ok_or_else(unusable)
     }
 
-    /// Adds what the provider says only when asked. A response about somebody else is refused: the access
-    /// token is not signed for us.
+    /// Adds claims from the provider's userinfo endpoint. A response about a different subject is
+    /// refused: this client cannot verify the access token.
     async fn add_userinfo(&self, claims: &mut Claims, url: &Url, access: &str) -> Result<()> {
         let more: Claims = json(self.http.get(url.clone()).bearer_auth(access)).await?;
         if more.get("sub") != claims.get("sub") {

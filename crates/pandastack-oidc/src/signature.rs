@@ -29,8 +29,8 @@ pub(crate) struct Jwk {
     y: Option<String>,
 }
 
-/// A signature algorithm with a private key. `none` is not one, nor are those with a shared secret, which
-/// more than the provider knows.
+/// An asymmetric signature algorithm. `none` is not accepted, nor are algorithms with a shared
+/// secret, which others than the provider know.
 #[derive(Clone, Copy)]
 pub(crate) enum Algorithm {
     Rsa(&'static RsaParameters),
@@ -68,7 +68,7 @@ impl Jwk {
             && self.purpose.as_deref().is_none_or(|purpose| purpose == SIGNING)
     }
 
-    /// Whether this key made a signature.
+    /// Whether a signature is valid under this key.
     pub(crate) fn signed(&self, algorithm: Algorithm, message: &[u8], signature: &[u8]) -> bool {
         let checked = match algorithm {
             Algorithm::Rsa(parameters) => {

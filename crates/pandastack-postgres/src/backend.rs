@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::endpoint::Endpoint;
 
-/// A connection to a server, whatever carries it.
+/// A connection to a server, over any transport.
 pub trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for S {}
 
@@ -41,19 +41,19 @@ impl Backend {
     }
 }
 
-/// Why no connection to a server is possible.
+/// Reason why no connection to a server is possible.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
-    /// No such database.
+    /// The database does not exist.
     #[error("database `{0}` not found")]
     Unknown(String),
-    /// The client may not use the database: a sentence.
+    /// The client may not use the database; the text is a full sentence.
     #[error("{0}")]
     Refused(String),
-    /// The database is not ready for use: a sentence.
+    /// The database is not ready; the text is a full sentence.
     #[error("{0}")]
     NotReady(String),
-    /// The database could not be reached: a sentence.
+    /// The database could not be reached; the text is a full sentence.
     #[error("{0}")]
     Unavailable(String),
 }
@@ -70,7 +70,7 @@ pub trait Databases: Send + Sync + 'static {
     }
 
     /// Explains a server's error to the client, by its SQLSTATE, if the platform knows more than
-    /// the server says. Asked for read-only transactions, full disks and cancelled queries only.
+    /// the server says. Called only for read-only transactions, full disks and cancelled queries.
     async fn explain(&self, _endpoint: &Endpoint, _code: &str) -> Option<String> {
         None
     }

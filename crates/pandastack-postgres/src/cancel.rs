@@ -17,7 +17,7 @@ use crate::startup::encode_cancel;
 /// The key with which a client cancels its query.
 pub(crate) type Token = (i32, i32);
 
-/// The backend that a token stands for.
+/// The backend that a token represents.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
     pub(crate) endpoint: Endpoint,
@@ -68,8 +68,8 @@ impl CancelTable {
     }
 }
 
-/// Asks a server to end the query of one of its backends. A machine that stops, or has stopped, is left alone: connecting would wake it, and
-/// the session is cut anyway.
+/// Requests a server to cancel the query of one of its backends. Skips a machine that stops or has
+/// stopped: connecting would wake it, and the session is cut anyway.
 pub(crate) async fn send(target: &Target, databases: &dyn Databases) {
     let connected = tokio::select! {
         biased;

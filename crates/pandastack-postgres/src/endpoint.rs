@@ -10,11 +10,11 @@
 //!
 //! Several may be given if they agree. The option is taken out before the server sees it.
 
-/// Second label of a database's host name. `db` is what clients of the first generation form.
+/// Second label of a database's host name. `db` is the form of first-generation clients.
 const LABELS: [&str; 2] = ["pg", "db"];
 /// End of the id in a pooler's host name.
 const POOLER_SUFFIX: &str = "-pooler";
-/// Names that stand for every database: the broker's.
+/// Host names of the broker, which serves every database.
 const RESERVED: [&str; 2] = ["api", "apiauth"];
 /// Options that name a database.
 const OPTIONS: [&str; 2] = ["endpoint=", "project="];
@@ -47,14 +47,14 @@ pub struct Endpoint {
     pub listener: Listener,
 }
 
-/// Why an endpoint names no database.
+/// Reason why an endpoint names no database.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoEndpoint {
     #[error("the client did not name a database")]
     Unnamed,
     #[error("the host name names database `{name}`, but the endpoint option names `{option}`")]
     Differ { name: String, option: String },
-    // Whose it is, nobody is told who has not logged in.
+    // The message does not name the port's database: the client is not logged in.
     #[error("this port does not belong to database `{0}`")]
     OtherPort(String),
 }
@@ -95,7 +95,7 @@ pub(crate) fn split_options(options: &str) -> (String, Option<String>) {
     (rest.join(" "), named)
 }
 
-/// Brings together what the host name and the option say, and which database the port is of.
+/// Combines the database in the host name, in the option, and of the port.
 pub(crate) fn choose(
     host: Option<&str>,
     option: Option<&str>,

@@ -1,8 +1,9 @@
 //! Server errors to which the platform adds a hint: the server's own message about a full disk, or
 //! about a query cancelled because of it, does not say what to do.
 //!
-//! [`Errors`] cuts a server's stream of any chunks into what passes as it is and whole `ErrorResponse` messages. Only those are
-//! held back until they are complete, and none that is longer than [`ERROR_BYTES_MAX`].
+//! [`Errors`] splits a server's stream, in chunks of any size, into bytes that pass unchanged and
+//! whole `ErrorResponse` messages. Only these are buffered until they are complete, up to
+//! [`ERROR_BYTES_MAX`].
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -20,11 +21,11 @@ const EXPLAINED: [&str; 3] = ["25006", "53100", "57014"];
 /// A part of a server's stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Piece<'a> {
-    /// Passes as it is.
+    /// Passes unchanged.
     Other(&'a [u8]),
     /// A whole message, head included.
     Error(Bytes),
-    /// The beginning of one that is too long to be held back; the rest passes.
+    /// The start of an error that is too long to buffer; the rest passes unchanged.
     TooLong(Bytes),
 }
 
@@ -33,7 +34,7 @@ pub(crate) enum Piece<'a> {
 pub(crate) struct Errors {
     head: [u8; HEAD_BYTES],
     head_bytes: usize,
-    /// Bytes of the message's body still to come.
+    /// Remaining bytes of the message's body.
     body_left: usize,
     /// Bytes of an error received so far.
     held: BytesMut,

@@ -31,7 +31,7 @@ fn now<T>(work: impl Future<Output = T>) -> T {
     }
 }
 
-/// The first packet of a client. It is read to its own end, and goes to the server with the same parameters.
+/// The first packet of a client. Parsing stops at its end, and the server gets the same parameters.
 pub fn startup(data: &[u8]) {
     let mut rest = data;
     let packet = now(read(&mut rest));
@@ -48,7 +48,7 @@ pub fn startup(data: &[u8]) {
     let options = startup.parameters.get("options").map_or("", String::as_str);
     let (kept, named) = split_options(options);
     assert!(kept.len() <= options.len());
-    // What was taken out is not there a second time.
+    // The option that was removed does not occur a second time.
     assert!(split_options(&kept).1.is_none(), "{options:?} named {named:?} and kept {kept:?}");
 }
 
@@ -120,7 +120,7 @@ pub fn session(data: &[u8]) {
     let _ = row(Bytes::copy_from_slice(data));
 }
 
-/// Values as text. Arrays of text come back from what they are written as.
+/// Values as text. Arrays of text round-trip.
 pub fn values(data: &[u8]) {
     let Some((kind, text)) = data.split_first_chunk::<2>() else { return };
     let Ok(text) = std::str::from_utf8(text) else { return };

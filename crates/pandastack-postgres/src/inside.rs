@@ -61,7 +61,7 @@ impl InsideServer {
         run_session(stream, startup, &endpoint, databases, &self.cancel).await;
     }
 
-    /// Up to the startup parameters. `None` when there is nothing more to do.
+    /// Reads up to the startup parameters. `None` if the session is already complete.
     async fn begin(
         &self,
         stream: &mut (impl AsyncRead + AsyncWrite + Unpin),

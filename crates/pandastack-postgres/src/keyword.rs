@@ -16,7 +16,7 @@ pub(crate) fn keyword(sql: &str) -> String {
     }
 }
 
-/// Text after the comment that `text` begins with. Comments nest.
+/// Text after the comment at the start of `text`. Comments nest.
 fn after_comment(text: &str) -> &str {
     // Byte by byte and each once: a text may open a comment at every other byte and close none.
     let (mut depth, mut at) = (0_usize, 0);

@@ -8,22 +8,23 @@
 //! | module | owns |
 //! |---|---|
 //! | `startup` | packets before a session: TLS, cancel, parameters |
-//! | `endpoint` | which database a client means |
-//! | `wire` | where messages begin and end; errors in protocol form |
+//! | `endpoint` | the database that a client names |
+//! | `wire` | message boundaries; errors in protocol form |
 //! | `server` | listening, TLS, limits of connections |
 //! | `inside` | sessions of machines of the platform, without TLS |
-//! | `startup_retry` | sessions whose server takes none for the moment |
+//! | `startup_retry` | sessions whose server accepts none at the moment |
 //! | `relay` | bytes of a session, and whether a query is in progress |
-//! | `errors` | a word from the platform in errors of servers |
-//! | `cancel` | tokens that stand for a backend's own |
-//! | `login` | being a client: a session opened with a password |
+//! | `errors` | the platform's additions to errors of servers |
+//! | `cancel` | tokens that replace a backend's own |
+//! | `login` | the client side: opening a session with a password |
 //! | `query`, `keyword`, `value` | statements and results as text; JSON |
 //! | `neon`, `websocket` | HTTP and WebSocket as `@neondatabase/serverless` speaks them |
 //!
-//! Must hold: a client is held while its database wakes or its server starts, never refused for that; nothing after the login is collected in
-//! memory but single errors; every mistake of a client is answered in the protocol's own form with what to do; no password is logged or kept.
+//! Must hold: a client is held while its database wakes or its server starts, never refused for
+//! that; after the login only single errors are buffered in memory; every client error is answered
+//! in the protocol's own form, with the next step; no password is logged or stored.
 //!
-//! Left to others: which databases there are and how they are reached ([`Databases`]), certificates, keys of the API.
+//! Out of scope: finding and reaching databases ([`Databases`]), certificates, API keys.
 
 #![forbid(unsafe_code)]
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 pub const STARTUP_BYTES_MAX: usize = 10_000;
 /// Longest time for a client to identify itself, TLS included. Beyond it the connection is closed.
 pub const STARTUP_WAIT: Duration = Duration::from_secs(15);
-/// Silence after which a client is asked whether it is still there, and how long between two questions.
+/// Silence after which keepalive probes a client, and the interval between probes.
 pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 /// See [`KEEPALIVE_IDLE`].
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
@@ -23,11 +23,11 @@ pub const LOGIN_WAIT: Duration = Duration::from_secs(15);
 /// Longest time for which a client is held while its server takes no sessions. Beyond it it gets
 /// the server's own error.
 pub const NOT_YET_WAIT: Duration = Duration::from_secs(30);
-/// Pause before such a server is asked again.
+/// Pause before such a server is tried again.
 pub const NOT_YET_PAUSE: Duration = Duration::from_millis(200);
-/// Bytes of an error that may get another hint on its way to the client. Beyond it it passes as it is.
+/// Largest error that may get another hint. A larger one passes unchanged.
 pub const ERROR_BYTES_MAX: usize = 64 * 1024;
-/// Longest time to find an explanation of an error. Beyond it the error passes as it is.
+/// Longest time to find an explanation of an error. Beyond it the error passes unchanged.
 pub const EXPLAIN_WAIT: Duration = Duration::from_secs(10);
 /// Bytes held in each direction of a session.
 pub const RELAY_BUFFER_BYTES: usize = 16 * 1024;

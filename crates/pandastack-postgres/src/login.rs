@@ -43,7 +43,7 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-/// Why a session could not be opened.
+/// Reason why a session could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum LoginError {
     /// No way to the server.
@@ -52,7 +52,7 @@ pub enum LoginError {
     /// The server refused, or a statement failed.
     #[error(transparent)]
     Sql(Box<SqlError>),
-    /// The connection broke, or the server said something else than it should.
+    /// The connection broke, or the server sent an unexpected message.
     #[error("the connection to the database was lost")]
     Broken(#[from] std::io::Error),
     /// The login took too long.
@@ -167,8 +167,8 @@ impl Session {
         }
     }
 
-    /// Proves the password and has the server prove that it knows it, by SCRAM and nothing else: a server is
-    /// a tenant's machine, and must not be able to ask for the password itself.
+    /// Authenticates by SCRAM only, which proves the password to the server and vice versa: the
+    /// server is a tenant's machine, and must not be able to request the password itself.
     async fn authenticate(&mut self, password: &str) -> Result<(), LoginError> {
         let (mut scram, mut is_proven) = (None, false);
         loop {
@@ -179,7 +179,7 @@ impl Session {
             let mut out = BytesMut::new();
             match parse(kind, &body)? {
                 Message::AuthenticationOk if is_proven => return Ok(()),
-                // Without proof that it knows the password, it may be anybody.
+                // A server that does not prove that it knows the password may be an impostor.
                 Message::AuthenticationOk => {
                     return Err(unexpected_message("an acceptance without proof").into());
                 }
@@ -209,13 +209,13 @@ impl Session {
     }
 
     /// Sends messages unchanged, for commands other than plain statements, such as replication. Not
-    /// to be given up half way.
+    /// cancel safe.
     pub async fn send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         self.backend.stream.write_all(bytes).await?;
         self.backend.stream.flush().await
     }
 
-    /// The next message: its kind and body. One that is longer is an error. Nothing is lost when this is given up half way.
+    /// The next message: its kind and body. A longer message is an error. Cancel safe.
     pub async fn receive(&mut self, bytes_max: usize) -> std::io::Result<(u8, Bytes)> {
         loop {
             if let Some(message) = take(&mut self.buffer, bytes_max).map_err(std::io::Error::other)? {

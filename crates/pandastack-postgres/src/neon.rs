@@ -175,7 +175,7 @@ pub(crate) fn parse_connection(
     let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "postgres" | "postgresql"))?;
     let mut parameters: BTreeMap<String, String> =
         url.query_pairs().map(|(name, value)| (name.into_owned(), value.into_owned())).collect();
-    // These are for the client's own side of a connection.
+    // These parameters only concern the client's side of a connection.
     parameters.retain(|name, _| !name.starts_with("ssl") && name != "channel_binding" && name != "pgbouncer");
     let (options, named) = split_options(parameters.get("options").map_or("", String::as_str));
     parameters.remove("options");

@@ -27,7 +27,7 @@ pub struct Statement {
 /// Options of the transaction around the statements.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Transaction {
-    /// As SQL writes it, such as `REPEATABLE READ`.
+    /// In SQL notation, such as `REPEATABLE READ`.
     pub isolation: Option<&'static str>,
     /// Whether the transaction is read-only.
     pub read_only: bool,
@@ -53,7 +53,7 @@ impl Transaction {
 pub struct Column {
     /// Name.
     pub name: String,
-    /// Table it comes from, or 0.
+    /// The column's table, or 0.
     pub table: u32,
     /// Number in that table, or 0.
     pub number: i16,
@@ -72,9 +72,9 @@ pub struct Outcome {
     pub columns: Vec<Column>,
     /// Values as text, row by row.
     pub rows: Vec<Vec<Option<String>>>,
-    /// `SELECT 3`, `INSERT 0 1`, `CREATE TABLE`. Of a truncated change the command alone: how much it changed is not known.
+    /// `SELECT 3`, `INSERT 0 1`, `CREATE TABLE`. Of a truncated change, only the command.
     pub tag: String,
-    /// There were more rows than were asked for.
+    /// Whether more rows existed than were requested.
     pub truncated: bool,
 }
 
@@ -157,7 +157,7 @@ pub struct Bounds {
     pub wait: Duration,
 }
 
-/// Why a run has no outcome.
+/// Reason why a run has no outcome.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The session, or a statement.
@@ -238,7 +238,7 @@ impl Session {
         }
         frontend::sync(&mut out);
         match self.send_while_reading(&out).await {
-            // A server that hangs up says why before, which is read below.
+            // A server that disconnects sends the reason first, which is read below.
             Err(RunError::Session(LoginError::Broken(_))) => {}
             sent => sent?,
         }
@@ -255,7 +255,7 @@ impl Session {
         Ok(outcomes)
     }
 
-    /// Sends a pipeline. A server may stop reading until its results are read, so both go on at once.
+    /// Sends a pipeline while reading: a server may stop reading until its results are read.
     async fn send_while_reading(&mut self, mut out: &[u8]) -> Result<(), RunError> {
         let (mut reader, mut writer) = tokio::io::split(&mut self.backend.stream);
         while !out.is_empty() {
@@ -300,7 +300,7 @@ impl Session {
                 }
                 b'I' => outcomes.push(std::mem::take(&mut outcome)),
                 b'E' => failed = failed.or(Some(SqlError::parse(&body))),
-                // Not reached by SQL that is known. The statement ends with the connection.
+                // No known SQL gets here. The statement ends with the connection.
                 b'G' | b'H' => return Err(copy_refused().into()),
                 b'Z' if body.first() == Some(&IDLE) => {
                     return failed.map_or(Ok(outcomes), |error| Err(error.into()));
@@ -331,7 +331,7 @@ fn copy_refused() -> SqlError {
     SqlError::new("0A000", "COPY needs a connection of its own; use psql or a driver")
 }
 
-/// The tag of a statement of which more rows were to come: servers send none then.
+/// The tag of a statement whose rows were truncated: servers then send no tag.
 fn truncated_tag(sql: &str, rows: usize) -> String {
     match keyword(sql) {
         change if ["INSERT", "UPDATE", "DELETE", "MERGE"].contains(&change.as_str()) => change,
@@ -348,7 +348,7 @@ fn encode(statement: &Statement, rows_max: u32, out: &mut BytesMut) -> Result<()
         )
         .into());
     }
-    // Before anything is sent: a transaction would be committed with rows that nobody gets, or wait for rows that nobody sends.
+    // Refused before sending: a COPY would lose rows in a committed transaction, or wait for input.
     if keyword(&statement.sql) == "COPY" {
         return Err(copy_refused().into());
     }

@@ -1,8 +1,9 @@
 //! Relays a session between client and server, and tracks whether a query is in progress.
 //!
-//! Until the first `ReadyForQuery` the server's messages are read one by one, because the numbers for cancel requests are
-//! replaced; after that bytes pass as they come, but for errors that need a word from the platform. A session is busy from a client's request to its `ReadyForQuery`, and while a
-//! transaction is open. One that is not leaves when the machine is about to stop.
+//! Until the first `ReadyForQuery` the server's messages are read one by one, because the numbers
+//! for cancel requests are replaced; after that bytes pass unchanged, except errors that the
+//! platform adds to. A session is busy from a client's request to its `ReadyForQuery`, and while a
+//! transaction is open. A session that is not busy is closed when the machine is about to stop.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -23,7 +24,7 @@ struct Work {
     /// Requests without their `ReadyForQuery`; the login is the first.
     unanswered: u64,
     in_transaction: bool,
-    /// The server takes rows: requests to synchronize are ignored meanwhile.
+    /// The server is receiving rows (`COPY`): it ignores synchronization requests during that.
     copying_in: bool,
     busy: bool,
 }
@@ -99,7 +100,7 @@ pub(crate) struct SessionOwner<'a> {
     pub(crate) databases: &'a dyn Databases,
 }
 
-/// A login that has begun.
+/// A login in progress.
 pub(crate) struct Login<'a> {
     /// The server's first message: its kind and body.
     pub(crate) first: (u8, Vec<u8>),
@@ -158,7 +159,7 @@ async fn exchange(
     };
     let ended = tokio::select! {
         ended = down => ended.map(|()| false),
-        // A client that is gone needs no answer; its server notices when the connection ends.
+        // A client that is gone needs no reply; its server notices when the connection ends.
         ended = up => ended.map(|()| false),
         () = asleep => Ok(true),
         () = cut.cancelled() => Ok(true),
@@ -175,7 +176,7 @@ async fn exchange(
     let _ = server_writer.shutdown().await;
 }
 
-/// Passes bytes on, `early` ones first, until there are no more.
+/// Forwards bytes, `early` ones first, until the end.
 async fn pump(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
@@ -200,7 +201,7 @@ async fn pump(
     }
 }
 
-/// Passes on what a server says, with a word of the platform's in some errors.
+/// Forwards a server's messages, with the platform's hint in some errors.
 async fn pump_answers(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),

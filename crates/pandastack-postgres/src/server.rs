@@ -57,7 +57,7 @@ impl Server {
         self.accept(listener, None, stop).await;
     }
 
-    /// Serves one database until `stop`: its clients need not say which they want.
+    /// Serves one database until `stop`: its clients need not name the database.
     pub async fn serve_one(self: Arc<Self>, listener: TcpListener, of: Endpoint, stop: CancellationToken) {
         self.accept(listener, Some(Arc::new(of)), stop).await;
     }
@@ -118,7 +118,7 @@ impl Server {
         }
     }
 
-    /// Up to the startup parameters, inside TLS. `None` when there is nothing more to do.
+    /// Reads up to the startup parameters, inside TLS. `None` if the session is already complete.
     async fn secure(
         &self,
         mut stream: TcpStream,
@@ -143,7 +143,8 @@ impl Server {
             Ok(Packet::Startup(startup)) => Ok(Some((secure, startup))),
             Ok(Packet::Cancel { process, secret }) => {
                 self.cancel.cancel((process, secret), self.databases.as_ref()).await;
-                // The client waits for the end, and one that TLS does not announce is an error to it. It may be gone.
+                // The client waits for the end, and treats an end without a TLS notice as an error.
+                // The client may be gone.
                 let _ = secure.shutdown().await;
                 Ok(None)
             }
@@ -155,7 +156,7 @@ impl Server {
         }
     }
 
-    /// The part without TLS: whether TLS begins now.
+    /// The part before TLS; returns whether TLS starts now.
     async fn negotiate(&self, stream: &mut TcpStream) -> Result<bool, StartupError> {
         let mut gss_refused = false;
         loop {
@@ -220,8 +221,9 @@ pub(crate) async fn run_session(
     }
 }
 
-/// Small answers must not wait for the client's delayed acknowledgement. A client that is gone is noticed here, so that its
-/// locks are released: questions from the guest would count as use and keep it awake.
+/// Disables Nagle's algorithm, so that small responses do not wait for delayed acknowledgements,
+/// and enables keepalive, so that the locks of a vanished client are released. Keepalive by the
+/// guest would count as use and keep it awake.
 fn tune(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;
@@ -230,7 +232,7 @@ fn tune(stream: &TcpStream) -> std::io::Result<()> {
     Ok(sockopt::set_tcp_keepcnt(stream, KEEPALIVE_COUNT)?)
 }
 
-/// The database that is meant, where the port may be that of one; removes its name from the
+/// Finds the requested database, with `port` if the port belongs to one; removes the name from the
 /// startup's options.
 pub(crate) fn endpoint_of(
     startup: &mut Startup,

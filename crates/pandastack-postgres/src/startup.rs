@@ -1,4 +1,4 @@
-//! Packets before a session. Each is a length, a code and what the code asks for.
+//! Packets before a session. Each is a length, a code and the code's contents.
 
 use std::collections::BTreeMap;
 
@@ -31,13 +31,13 @@ pub(crate) enum Packet {
 /// Parameters of a session.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Startup {
-    /// By name: `user`, `database`, `options` and settings.
+    /// Parameters by name: `user`, `database`, `options` and settings.
     pub(crate) parameters: BTreeMap<String, String>,
-    /// A newer version than 3.0 was asked for, and these extensions.
+    /// Extensions of a client that requested a newer version than 3.0.
     pub(crate) newer: Option<Vec<String>>,
 }
 
-/// Why a packet is not a startup packet.
+/// Reason why a packet is not a startup packet.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartupError {
     #[error("the connection was closed before startup")]
@@ -127,7 +127,7 @@ impl Startup {
         packet.freeze()
     }
 
-    /// The answer to a client that asked for more than 3.0: what it gets instead.
+    /// The reply to a client that requested a newer version than 3.0: the supported version.
     pub(crate) fn negotiation(&self) -> Option<Bytes> {
         let extensions = self.newer.as_ref()?;
         let mut message = BytesMut::new();

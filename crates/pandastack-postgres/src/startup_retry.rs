@@ -13,7 +13,8 @@ use crate::limits::{NOT_YET_PAUSE, NOT_YET_WAIT};
 /// Tests do not wait that long.
 pub(crate) const WAIT: Duration = if cfg!(test) { Duration::from_secs(2) } else { NOT_YET_WAIT };
 
-/// SQLSTATEs of a server that takes no sessions for the moment: it is being stopped, one of its processes crashed, it is not ready.
+/// SQLSTATEs of a server that accepts no sessions at the moment: it is stopping, one of its
+/// processes crashed, or it is not ready.
 const NOT_YET: [&str; 3] = ["57P01", "57P02", "57P03"];
 
 /// Returns whether a login that failed with this SQLSTATE may succeed a moment later.

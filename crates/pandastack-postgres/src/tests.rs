@@ -31,15 +31,16 @@ const PASSWORD: &str = "app";
 enum Behaviour {
     /// Answers the startup with an error of this SQLSTATE and hangs up.
     Refuses(&'static str),
-    /// Takes the startup and hangs up without a word.
+    /// Accepts the startup and disconnects without a reply.
     HangsUp,
-    /// Takes the startup and says nothing more.
+    /// Accepts the startup and sends nothing more.
     Silent,
-    /// Takes the login, answers the statements up to `Sync` with these messages, and says nothing more.
+    /// Accepts the login, answers the statements up to `Sync` with these messages, and sends
+    /// nothing more.
     Answers(&'static [(u8, &'static [u8])]),
-    /// The same without asking for a password, for a client from outside these tests.
+    /// The same without a password, for a client from outside these tests.
     AnswersAnybody(&'static [(u8, &'static [u8])]),
-    /// The same as `Answers`, and hangs up.
+    /// The same as `Answers`, and then disconnects.
     AnswersAndEnds(&'static [(u8, &'static [u8])]),
 }
 
@@ -70,7 +71,7 @@ impl Fake {
         *self.connects.lock().unwrap()
     }
 
-    /// Acts like a grant when a machine is put to sleep.
+    /// Behaves like a grant when a machine is put to sleep.
     fn stop(&self) {
         self.closing.cancel();
         self.cut.cancel();
@@ -99,7 +100,7 @@ async fn prove(stream: &mut DuplexStream) -> bool {
     let offer = [&10_i32.to_be_bytes()[..], b"SCRAM-SHA-256\0\0"].concat();
     stream.write_all(&message(b'R', &offer)).await.unwrap();
     let Some(first) = next_message(stream, &mut heard).await else { return false };
-    // The mechanism's name and a length come before it, and `n,,` is not signed.
+    // The mechanism's name and a length precede it; `n,,` is not signed.
     let bare = first.split_once("n,,").unwrap().1.to_owned();
     let nonce = bare.split_once("r=").unwrap().1;
     let verifier = crate::login::scram_verifier(PASSWORD);
@@ -188,7 +189,7 @@ async fn play(mut stream: DuplexStream, plays: Behaviour, asked: &Notify) {
     }
 }
 
-/// Of a statement; less than a server that takes no sessions is waited for.
+/// Timeout of a statement; shorter than the wait for a server that accepts no sessions.
 const WAIT: Duration = Duration::from_secs(1);
 /// `SELECT 1` that is done.
 const DONE: &[(u8, &[u8])] = &[(b'C', b"SELECT 1\0"), (b'Z', b"I")];
@@ -339,7 +340,7 @@ async fn a_relayed_session_waits_for_a_starting_server() {
         Behaviour::AnswersAnybody(DONE),
     ];
     let (mut client, task) = client_of(&Fake::new(plays));
-    // Said before the server's welcome, and not lost.
+    // Sent before the server's welcome, and not lost.
     client.write_all(&message(b'S', b"")).await.unwrap();
     let (mut heard, mut kinds) = (BytesMut::new(), Vec::new());
     while kinds.len() < 5 {

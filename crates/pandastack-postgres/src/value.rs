@@ -250,7 +250,7 @@ mod tests {
         ] {
             assert_eq!(type_name(oid), name);
         }
-        // A number that stands for two types would give the second one the name of the first.
+        // A duplicate number would give the second type the name of the first.
         let mut all: Vec<u32> = TYPES.iter().flat_map(|(of, array, _)| [*of, *array]).collect();
         all.extend(OTHER_TYPES.iter().map(|(of, _)| *of));
         all.sort_unstable();

@@ -1,8 +1,9 @@
 //! The protocol over a WebSocket, for clients that can open nothing else.
 //!
-//! Messages carry plain protocol bytes, cut anywhere, without a request for TLS: the socket has it. Clients send their startup,
-//! their password and a first query in one go, so the password is asked for in the clear (inside TLS), and the session is
-//! opened with it before anything else is answered. Only what the client has to say is bounded in time: while its database wakes, or gets
+//! Messages carry plain protocol bytes, split anywhere, without a request for TLS: the socket has
+//! it. Clients send their startup, their password and a first query at once, so the password is
+//! requested in the clear (inside TLS), and the session is opened with it before anything else is
+//! answered. Only the client's own messages have a timeout: while its database wakes, or gets
 //! another machine, it is held like any other.
 
 use std::sync::Arc;
@@ -153,7 +154,7 @@ async fn read_startup(
     Ok(ClientStartup { endpoint, credentials, early })
 }
 
-/// Tells the client that the session is open.
+/// Sends the client the messages of an opened session.
 async fn send_startup_reply(
     stream: &mut (impl AsyncWrite + Unpin),
     session: Session,
@@ -197,7 +198,7 @@ mod tests {
     /// Longest time for a client to identify itself.
     const WAIT: Duration = Duration::from_millis(50);
 
-    /// A database that takes longer than that to come back, and fails.
+    /// A database that takes longer than `WAIT` to connect, and fails.
     struct Slow;
 
     #[async_trait]

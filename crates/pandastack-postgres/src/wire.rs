@@ -12,7 +12,7 @@ use crate::limits::LOGIN_MESSAGE_BYTES_MAX;
 
 /// Kind and length.
 pub(crate) const HEAD_BYTES: usize = 5;
-/// Memory for bytes that a message announces and that did not come yet.
+/// Memory reserved for announced bytes of a message that have not arrived.
 const RESERVED_BYTES_MAX: usize = 64 * 1024;
 /// States of a transaction in `ReadyForQuery`.
 pub(crate) const IDLE: u8 = b'I';
@@ -23,7 +23,7 @@ pub(crate) struct Frames {
     head: [u8; HEAD_BYTES],
     /// Bytes of the head that are there.
     head_bytes: usize,
-    /// Bytes of the body still to come.
+    /// Remaining bytes of the body.
     body_left: usize,
     /// The next byte is the body's first.
     at_first: bool,
@@ -38,7 +38,8 @@ pub(crate) struct MessageHead {
 }
 
 impl Frames {
-    /// Tells `see` of every message whose head (and first byte, if it has a body) is complete with this chunk.
+    /// Calls `see` for every message whose head (and first byte, if it has a body) is complete with
+    /// this chunk.
     pub(crate) fn pass(&mut self, mut chunk: &[u8], mut see: impl FnMut(MessageHead)) {
         while !chunk.is_empty() {
             if self.body_left > 0 {
@@ -78,7 +79,7 @@ pub(crate) fn take(buffer: &mut BytesMut, bytes_max: usize) -> Result<Option<(u8
     let kind = head[0];
     let body = body_bytes(head).filter(|bytes| *bytes <= bytes_max).ok_or(TooLong)?;
     if buffer.len() < HEAD_BYTES + body {
-        // Not all of a message at once: a head is cheap to send.
+        // Do not reserve a whole message at once: a head is cheap to send.
         buffer.reserve((HEAD_BYTES + body - buffer.len()).min(RESERVED_BYTES_MAX));
         return Ok(None);
     }

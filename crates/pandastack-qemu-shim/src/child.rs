@@ -36,7 +36,7 @@ pub(crate) struct ChildSetup<'a> {
     pub(crate) robust_list: (usize, usize),
 }
 
-/// Why a child gave up.
+/// Reason why a child failed.
 type Failure = (Status, Errno);
 
 impl ChildSetup<'_> {
@@ -54,18 +54,19 @@ impl ChildSetup<'_> {
         self.replace_all().map_err(|errno| (Status::ReplaceFailed, errno))?;
         self.close_transient();
         self.verify()?;
-        // SAFETY: no arguments. A copy is no group leader, so this cannot fail.
+        // SAFETY: no arguments. A copy is not a process group leader, so this cannot fail.
         let _ = unsafe { sys::call(libc::SYS_setsid, []) };
         if self.identity.is_some() {
-            // Code that the emulator translates from here on goes to pages of this process alone: small ones, or a few bytes would
-            // take two megabytes in every child of a zygote. What it shares with the zygote stays as it is. Its own copies inherit it.
+            // Code that the emulator translates from here on is in pages of this process alone. Use
+            // small pages: otherwise a few bytes would take two megabytes in every child of a
+            // zygote. Pages shared with the zygote are not affected. Forks inherit the setting.
             // SAFETY: no pointers.
             let _ = unsafe { sys::call(libc::SYS_prctl, [libc::PR_SET_THP_DISABLE as usize, 1, 0, 0, 0]) };
         }
         confine::confine_thread(self.identity, &self.lockdown)
             .map_err(|errno| (Status::ConfineFailed, errno))?;
         for slot in parked.slots() {
-            // SAFETY: the parent had it parked, and each slot comes once.
+            // SAFETY: the thread was parked in the parent, and each slot is used once.
             unsafe { threads::recreate(slot) }.map_err(|errno| (Status::ThreadFailed, errno))?;
         }
         Ok(())
@@ -85,7 +86,8 @@ impl ChildSetup<'_> {
         transient.map(|entry| entry.fd).chain(self.elders.iter().copied()).for_each(sys::close);
     }
 
-    /// Checks the open descriptors: none unplanned, and none writable that the parent also has.
+    /// Checks the open descriptors: none is unplanned, and none is writable and shared with the
+    /// parent.
     fn verify(&self) -> Result<(), Failure> {
         let system = |errno| (Status::System, errno);
         scan::for_each_number(b"self/fd\0", |fd| {
@@ -104,8 +106,8 @@ impl ChildSetup<'_> {
         let same_kind = view.kind == entry.kind;
         match entry.action {
             Action::Keep => same_kind && view.identity == entry.identity,
-            // Taps of all machines are one device node and anonymous inodes one inode: the replacement succeeded, and
-            // there is no more to compare. Files and sockets have an inode each.
+            // Taps of all machines share one device node, and anonymous inodes share one inode, so
+            // only the kind can be compared. Each file and socket has its own inode.
             Action::Replace { .. } => {
                 same_kind && (view.kind == libc::S_IFCHR || view.identity != entry.identity)
             }
@@ -126,7 +128,7 @@ fn log_failure(status: Status, Errno(errno): Errno) {
     let _ = sys::write(LOG_FD, line.as_bytes());
 }
 
-/// Puts `fresh` over the entry, with the same status flags.
+/// Replaces the entry by `fresh`, with the same status flags.
 fn replace(fresh: c_int, entry: &Entry) -> sys::Result<()> {
     let flags = sys::fcntl(entry.fd, libc::F_GETFL, 0)?;
     sys::fcntl(fresh, libc::F_SETFL, flags)?;
@@ -150,7 +152,7 @@ fn renew_signal(fd: c_int) -> sys::Result<()> {
     let mask = signal_mask(fd)?;
     let flags = nonblocking | libc::SFD_CLOEXEC as usize;
     let args = [-1isize as usize, &raw const mask as usize, size_of::<u64>(), flags];
-    // SAFETY: the mask is 8 bytes, as said.
+    // SAFETY: the mask is 8 bytes, as passed.
     let fresh = unsafe { sys::call(libc::SYS_signalfd4, args) }?;
     move_over(fresh as c_int, fd)
 }

@@ -64,19 +64,18 @@ extern "C" fn serve(listener: *mut c_void) -> *mut c_void {
     threads::learn_layout();
     loop {
         let args = [listener as usize, 0, 0, libc::SOCK_CLOEXEC as usize];
-        // SAFETY: no address is asked for.
+        // SAFETY: no address is requested.
         match unsafe { sys::call(libc::SYS_accept4, args) } {
             Ok(connection) => serve_one(connection as c_int),
             Err(Errno::INTR | Errno(libc::ECONNABORTED)) => {}
-            // The listener is unusable; without it there is nothing left to do, and the emulator can
-            // continue.
+            // The listener is unusable; end this thread, the emulator can continue without it.
             Err(_) => return core::ptr::null_mut(),
         }
     }
 }
 
-/// One connection, from accept to close. In a child of a fork it returns too: the connection is closed there already, and
-/// its number may belong to another thread by now.
+/// One connection, from accept to close. It also returns in a child of a fork: there the connection
+/// is already closed, and another thread may have reused its number.
 fn serve_one(connection: c_int) {
     // SAFETY: control thread; one connection at a time.
     let Buffers { request, ancillary, reply } = unsafe { BUFFERS.get() };
@@ -106,7 +105,7 @@ fn failed(status: Status, Errno(errno): Errno) -> Reply {
     Reply { errno, ..Reply::new(status) }
 }
 
-/// Receives one whole message and its descriptors; `None` if it did not fit or did not come.
+/// Receives one whole message and its descriptors; `None` if it did not fit or did not arrive.
 fn receive(
     connection: c_int,
     request: &mut [u8],
@@ -121,7 +120,7 @@ fn receive(
         &raw const limit as usize,
         size_of::<libc::timeval>(),
     ];
-    // SAFETY: the option is a timeval, as said.
+    // SAFETY: the option is a timeval of the passed size.
     unsafe { sys::call(libc::SYS_setsockopt, option) }.ok()?;
     let mut part = libc::iovec { iov_base: request.as_mut_ptr().cast(), iov_len: request.len() };
     let mut header = message(&mut part, ancillary, ANCILLARY_BYTES);
@@ -217,8 +216,8 @@ impl Outcome {
     }
 }
 
-/// Puts each received descriptor over those that its rule matches. Nothing is parked: the kernel does each replacement in
-/// one step, and other descriptors may come and go meanwhile.
+/// Puts each received descriptor over those that its rule matches. No thread is parked: the kernel
+/// does each replacement atomically, and other descriptors may open and close during it.
 fn replace_in_place(rules: &List<Rule, RULES_MAX>, received: &List<c_int, DESCRIPTORS_MAX>) -> Reply {
     if rules.is_empty() || received.len() != rules.len() {
         return Reply::new(Status::BadRequest);

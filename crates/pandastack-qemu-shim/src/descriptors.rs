@@ -22,11 +22,11 @@ const LINK_BYTES_MAX: usize = 128;
 /// The action of the child for one descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Keep it: there is no state to share.
+    /// Keep it: it shares no state.
     Keep,
     /// Close it: it belongs to the request, not to the machine.
     Close,
-    /// Put this child's replacement for the rule over it.
+    /// Replace it by this child's descriptor for the rule.
     Replace { rule: usize },
     /// A fresh event counter.
     RenewEvent,
@@ -41,9 +41,9 @@ pub(crate) struct Entry {
     pub(crate) fd: c_int,
     /// Action on the descriptor.
     pub(crate) action: Action,
-    /// Identity of what it refers to in the parent.
+    /// Identity of the referenced file in the parent.
     pub(crate) identity: (u64, u64),
-    /// Kind of what it refers to: the type bits of its mode.
+    /// Kind of the referenced file: the type bits of its mode.
     pub(crate) kind: u32,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct KnownDescriptors<'a> {
 /// Replacements, plus connection.
 pub(crate) const TRANSIENT_MAX: usize = DESCRIPTORS_MAX + 1;
 
-/// Why no plan could be made.
+/// Reason why no plan could be made.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum PlanError {
     /// A kind that cannot be copied.
@@ -145,7 +145,7 @@ pub(crate) fn replace_matching(
 ) -> sys::Result<[u8; RULES_MAX]> {
     let mut matched = [0u8; RULES_MAX];
     scan::for_each_number(b"self/fd\0", |fd| {
-        // Threads of the emulator continue: what was closed since the listing is of no interest.
+        // The emulator's threads continue: skip descriptors that were closed since the listing.
         let Ok(view) = View::of(fd) else { return Ok(()) };
         if fresh.iter().any(|&own| own == fd) {
             return Ok(());
@@ -233,7 +233,7 @@ fn unix_socket(fd: c_int) -> Option<Socket> {
     let mut address: libc::sockaddr_un = unsafe { core::mem::zeroed() };
     let mut len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
     let args = [fd as usize, &raw mut address as usize, &raw mut len as usize];
-    // SAFETY: the address is as long as said.
+    // SAFETY: the address has the passed length.
     unsafe { sys::call(libc::SYS_getsockname, args) }.ok()?;
     // SAFETY: the array is plain bytes under another name.
     let path = unsafe {

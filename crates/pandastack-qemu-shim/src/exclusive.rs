@@ -2,11 +2,12 @@
 
 use core::cell::UnsafeCell;
 
-/// A static that only the control thread touches, and the single thread of a child before its others are back. It
-/// stands in for the heap and for large stack frames, neither of which may be used while threads are parked.
+/// A static that only the control thread touches, and in a child its single thread before the
+/// others are recreated. It replaces the heap and large stack frames, neither of which may be used
+/// while threads are parked.
 pub(crate) struct Exclusive<T>(UnsafeCell<T>);
 
-// SAFETY: `get` is called by one thread only, as its contract says.
+// SAFETY: only one thread calls `get`, as its contract requires.
 unsafe impl<T> Sync for Exclusive<T> {}
 
 impl<T> Exclusive<T> {

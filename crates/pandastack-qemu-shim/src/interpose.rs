@@ -2,14 +2,18 @@
 //!
 //! | function | difference |
 //! |---|---|
-//! | `open` and variants | the memory path gives a copy of a read-only descriptor that the engine opened |
-//! | `mmap` | that file is mapped privately although the emulator asks for a shared mapping, which makes it leave guest memory out of saved states |
+//! | `open` and variants | the memory path returns a copy of a read-only descriptor that the engine
+//! opened |
+//! | `mmap` | that file is mapped privately although the emulator requests a shared mapping, which
+//! makes it omit guest memory from saved states |
 //! | `madvise` | guest memory is inherited by a fork |
-//! | `ftruncate` | a file that has the length already is left alone, so that an image which is open for reading only can be given its size |
+//! | `ftruncate` | a no-op for a file that already has the length, so that a read-only image can be
+//! given its size |
 //! | `pthread_sigmask`, `sigprocmask` | the park signal stays open |
-//! | `ioctl` | what was set on the tap is remembered, for the tap of a child |
+//! | `ioctl` | settings of the tap are recorded, for the tap of a child |
 //!
-//! Everything else is passed to the kernel as it came. The names are exported in the preload build only.
+//! Everything else is passed to the kernel unchanged. The names are exported in the preload build
+//! only.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -354,7 +358,8 @@ pub(crate) fn apply_tap_settings(fd: c_int) -> sys::Result<()> {
         }
         let integer = value as c_int;
         let argument = if setting.by_pointer { &raw const integer as usize } else { value as usize };
-        // SAFETY: the argument is what the request expects, by value or by pointer to an integer.
+        // SAFETY: the argument has the type that the request expects, by value or by pointer to an
+        // integer.
         unsafe { sys::call(libc::SYS_ioctl, [fd as usize, setting.request as usize, argument]) }?;
     }
     Ok(())

@@ -26,7 +26,7 @@
 //!   calls.
 //! - A park that does not succeed in time is released; the emulator continues as if nothing had happened.
 //! - No open file description with state is shared between parent and child. A descriptor of unknown kind means no fork.
-//! - A child that doubts anything says so in its log and exits.
+//! - A child that detects an inconsistency logs it and exits.
 //!
 //! Left to the engine: stopping the machine first, making the child's disk, sockets and tap, choosing user and filter,
 //! reaping (children are siblings of their parent, so the parent's own parent reaps them).

@@ -27,7 +27,7 @@ use crate::sys::{self, Errno};
 pub(crate) const SIGNAL: c_int = 50;
 /// Most threads of an emulator that can be forked: processors, I/O workers and a margin.
 pub(crate) const THREADS_MAX: usize = 160;
-/// Interval at which a waiting control thread looks for threads that ended or began meanwhile.
+/// Interval at which a waiting control thread looks for threads that have ended or started.
 const RESCAN_US: u64 = 1_000;
 /// Pause between two parks, so that a busy thread can reach its next wait.
 const RETRY_US: u64 = 200;
@@ -38,12 +38,12 @@ const CLAIMED: u64 = 1;
 const FILLING: u64 = 2;
 const READY: u64 = 3;
 
-/// Everything needed to make a parked thread again.
+/// Everything needed to recreate a parked thread.
 #[derive(Clone, Copy)]
 pub(crate) struct Frame {
     /// Thread id in the process that parked it.
     pub(crate) tid: c_int,
-    /// Saved state, as the kernel put it on the thread's stack.
+    /// Saved state, as the kernel stored it on the thread's stack.
     pub(crate) context: *mut libc::ucontext_t,
     /// Thread pointer.
     pub(crate) fs_base: usize,
@@ -80,7 +80,7 @@ impl Slot {
     /// # Safety
     /// Only while the slot is READY and its thread still parked, or in a child.
     pub(crate) unsafe fn frame(&self) -> &Frame {
-        // SAFETY: nobody writes a READY slot.
+        // SAFETY: no thread writes a READY slot.
         unsafe { &*self.frame.get() }
     }
 }
@@ -91,7 +91,7 @@ static EPOCH: AtomicU32 = AtomicU32::new(0);
 /// Number of handlers that are READY; the control thread waits on it.
 static ARRIVALS: AtomicU32 = AtomicU32::new(0);
 
-/// Why a park failed.
+/// Reason why a park failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ParkError {
     /// The deadline passed; the thread that was not at rest.
@@ -116,7 +116,7 @@ impl ParkedThreads {
         SLOTS.iter().filter(move |slot| slot.state.load(Ordering::Acquire) == wanted)
     }
 
-    /// In a child: the threads of the parent are not here to be let go.
+    /// In a child: the parent's threads do not exist here, so none is released.
     pub(crate) fn forget(self) {
         core::mem::forget(self);
         EPOCH.fetch_add(1, Ordering::Release);
@@ -135,7 +135,7 @@ fn state(epoch: u32, step: u64) -> u64 {
 
 /// Installs the signal handler.
 pub(crate) fn install() -> bool {
-    // SAFETY: an all-zero sigaction is valid; the handler only uses what is allowed in a signal handler.
+    // SAFETY: an all-zero sigaction is valid; the handler is async-signal-safe.
     unsafe {
         let mut action: libc::sigaction = core::mem::zeroed();
         action.sa_sigaction = park_here as *const () as usize;
@@ -201,7 +201,8 @@ pub(crate) fn park_all(deadline_us: u64) -> Result<ParkedThreads, ParkError> {
             return Err(ParkError::Timeout { tid });
         }
         attempts += 1;
-        // Nobody wakes this word now: a bounded breath for the busy thread, which gives no event to wait for.
+        // No thread wakes this word now: the wait only gives the busy thread time, which has no
+        // event to wait for.
         sys::futex_wait(&ARRIVALS, ARRIVALS.load(Ordering::Acquire), Some(RETRY_US));
     }
 }
@@ -240,7 +241,7 @@ fn place_of(tid: c_int, epoch: u32) -> Option<&'static Slot> {
     })
 }
 
-/// Claims a slot for a thread and signals it. A thread that has ended meanwhile is no error.
+/// Claims a slot for a thread and signals it. A thread that has already ended is not an error.
 fn signal(pid: c_int, tid: c_int, epoch: u32) -> Result<(), ParkError> {
     let free = SLOTS.iter().enumerate().find(|(_, slot)| slot.state.load(Ordering::Acquire) == FREE);
     let (index, slot) = free.ok_or(ParkError::TooManyThreads)?;
@@ -283,7 +284,7 @@ struct QueuedSignal {
 
 const _: () = assert!(size_of::<QueuedSignal>() == size_of::<libc::siginfo_t>());
 
-/// Ends an epoch: takes back unentered slots, wakes the rest.
+/// Ends an epoch: reclaims unentered slots, wakes the rest.
 fn release(epoch: u32) {
     EPOCH.store(epoch.wrapping_add(1), Ordering::Release);
     sys::futex_wake(&EPOCH);
@@ -311,8 +312,9 @@ const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
 /// Decides from the code around the saved instruction (which is at `CODE_BEFORE`) and the saved `rax`.
 ///
-/// The kernel leaves a restartable call at its instruction with its number in `rax`, and one that cannot restart (poll,
-/// a timed futex) behind it with `EINTR`. Anything else was running, or had just come back with a result.
+/// The kernel leaves a restartable call at its instruction with its number in `rax`, and one that
+/// cannot restart (poll, a timed futex) behind it with `EINTR`. Anything else was running, or had
+/// just returned with a result.
 fn is_waiting(code: &[u8], rax: i64) -> bool {
     let (before, at) = code.split_at(CODE_BEFORE);
     if at == SYSCALL && WAITING_CALLS.contains(&rax) {
@@ -321,8 +323,8 @@ fn is_waiting(code: &[u8], rax: i64) -> bool {
     if rax != -i64::from(libc::EINTR) || !before.ends_with(&SYSCALL) {
         return false;
     }
-    // Where the number is loaded right before the instruction, hold it against the list too. Otherwise it is unknown,
-    // but with SA_RESTART only calls that wait give EINTR.
+    // If the number is loaded right before the instruction, check it against the list too.
+    // Otherwise it is unknown, but with SA_RESTART only waiting calls return EINTR.
     match *before {
         [0xb8, a, b, c, d, ..] => WAITING_CALLS.contains(&i64::from(u32::from_le_bytes([a, b, c, d]))),
         _ => true,

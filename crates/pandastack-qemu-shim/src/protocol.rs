@@ -46,15 +46,15 @@ pub const NOTE_BYTES_MAX: usize = 96;
 /// Longest reply.
 pub const REPLY_BYTES_MAX: usize = 64 + RULES_MAX + NOTE_BYTES_MAX + CHILDREN_MAX * 10;
 
-/// A message that is too short, too long or says what cannot be.
+/// A message that is too short, too long or invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Malformed;
 
 /// A path of a socket or directory.
 pub type PathText = Text<PATH_BYTES_MAX>;
 
-/// Selects the emulator's descriptors that a replacement goes to. Numbers are never named: they
-/// differ between emulator versions and devices.
+/// Selects the emulator's descriptors to replace. Never by number: numbers differ between emulator
+/// versions and devices.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Match {
     /// Regular file with this identity.
@@ -102,7 +102,7 @@ pub struct Lockdown<'a> {
 /// A fork of the process into one child per entry of `children`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Fork<'a> {
-    /// Give up parking after this long.
+    /// Longest time to park threads.
     pub park_ms_max: u32,
     /// Descriptor replacements, the same for every child.
     pub rules: List<Rule, RULES_MAX>,
@@ -127,8 +127,8 @@ pub enum Request<'a> {
     },
     /// Copy the process.
     Fork(Fork<'a>),
-    /// Put descriptors over those of the running process that match, one per rule. The machine is
-    /// stopped: the replaced descriptors are not in use.
+    /// Replace matching descriptors of the running process, one per rule. The machine is stopped:
+    /// the replaced descriptors are not in use.
     Replace {
         /// Descriptors to replace; every rule must match.
         rules: List<Rule, RULES_MAX>,
@@ -143,11 +143,11 @@ pub enum Status {
     Ok = 0,
     /// The request made no sense to the library.
     BadRequest = 1,
-    /// Threads did not come to rest in time.
+    /// Threads were not parked in time.
     ParkTimeout = 2,
     /// A descriptor of a kind that cannot be copied; the note names it.
     UnknownDescriptor = 3,
-    /// A required descriptor is not there; the note names the rule.
+    /// A required descriptor is missing; the note names the rule.
     MissingDescriptor = 4,
     /// Memory is shared in a way that a child would share too.
     SharedMapping = 5,
@@ -163,7 +163,7 @@ pub enum Status {
     ConfineFailed = 10,
     /// A thread could not be recreated.
     ThreadFailed = 11,
-    /// The child ended without a word.
+    /// The child ended without a report.
     ChildSilent = 12,
     /// A system call that always works did not.
     System = 13,
@@ -216,7 +216,7 @@ impl Status {
 /// Result of one child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChildReply {
-    /// Process id; 0 when there was no clone, and then no pidfd either.
+    /// Process id; 0 without a clone, in which case the pidfd is missing too.
     pub pid: u32,
     /// Outcome.
     pub status: Status,
@@ -245,12 +245,12 @@ pub struct Reply {
     pub matched: [u8; RULES_MAX],
     /// Details of the error.
     pub note: Text<NOTE_BYTES_MAX>,
-    /// One per child asked for.
+    /// One per requested child.
     pub children: List<ChildReply, CHILDREN_MAX>,
 }
 
 impl Reply {
-    /// A reply that says only how it went.
+    /// A reply with only a status.
     pub const fn new(status: Status) -> Self {
         Self {
             status,

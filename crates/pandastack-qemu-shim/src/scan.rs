@@ -61,7 +61,7 @@ fn numbers(mut batch: &[u8]) -> impl Iterator<Item = c_int> {
         loop {
             let len = batch.get(RECORD_LEN_AT..RECORD_LEN_AT + 2)?;
             let len = usize::from(u16::from_le_bytes([len[0], len[1]]));
-            // A record is never shorter than its header; one that claims to be would keep us here for ever.
+            // A record is never shorter than its header; a shorter length would loop forever.
             let (record, rest) = batch.split_at_checked(len.max(NAME_AT))?;
             batch = rest;
             if let Some(number) = record.get(NAME_AT..).and_then(parse_number) {

@@ -1,7 +1,8 @@
 //! System calls without the C library.
 //!
-//! Its wrappers write `errno` into thread-local memory, act on cancellation and take locks; between park and release
-//! none of that may happen. These are the bare instructions, with the kernel's answer as a `Result`.
+//! Its wrappers write `errno` into thread-local memory, act on cancellation and take locks; between
+//! park and release none of that may happen. These are the bare instructions, with the kernel's
+//! return value as a `Result`.
 
 use core::arch::asm;
 use core::mem::MaybeUninit;
@@ -80,25 +81,25 @@ pub(crate) fn open_at(directory: c_int, path: &[u8], flags: c_int) -> Result<c_i
 pub(crate) fn readlink_at(directory: c_int, path: &[u8], buffer: &mut [u8]) -> Result<usize> {
     debug_assert!(path.ends_with(b"\0"));
     let args = [directory as usize, path.as_ptr() as usize, buffer.as_mut_ptr() as usize, buffer.len()];
-    // SAFETY: the path is NUL-terminated, the buffer as long as said.
+    // SAFETY: the path is NUL-terminated, the buffer has the passed length.
     unsafe { call(libc::SYS_readlinkat, args) }
 }
 
 /// One `read`.
 pub(crate) fn read(fd: c_int, buffer: &mut [u8]) -> Result<usize> {
-    // SAFETY: the buffer is as long as said.
+    // SAFETY: the buffer has the passed length.
     unsafe { call(libc::SYS_read, [fd as usize, buffer.as_mut_ptr() as usize, buffer.len()]) }
 }
 
 /// One `write`.
 pub(crate) fn write(fd: c_int, bytes: &[u8]) -> Result<usize> {
-    // SAFETY: the buffer is as long as said.
+    // SAFETY: the buffer has the passed length.
     unsafe { call(libc::SYS_write, [fd as usize, bytes.as_ptr() as usize, bytes.len()]) }
 }
 
 /// One batch of directory entries.
 pub(crate) fn getdents(fd: c_int, buffer: &mut [u8]) -> Result<usize> {
-    // SAFETY: the buffer is as long as said.
+    // SAFETY: the buffer has the passed length.
     unsafe { call(libc::SYS_getdents64, [fd as usize, buffer.as_mut_ptr() as usize, buffer.len()]) }
 }
 

@@ -31,7 +31,7 @@ const FRAME_GAP: usize = 256;
 const RSEQ_SIGNATURE: usize = 0x5305_3053;
 /// Size of the area that every kernel accepts.
 const RSEQ_BYTES: usize = 32;
-/// Value of `cpu_id` that tells the C library not to trust the area.
+/// Value of `cpu_id` that makes the C library ignore the area.
 const RSEQ_UNREGISTERED: c_int = -2;
 
 /// Offset of the thread id in a thread control block; 0 while unknown.
@@ -64,11 +64,12 @@ fn tid_place(fs_base: usize) -> *mut c_int {
 
 /// Returns whether the layout is known and holds for this thread.
 pub(crate) fn is_layout_known(frame: &Frame) -> bool {
-    // SAFETY: the frame is that of a living thread.
+    // SAFETY: the frame belongs to a living thread.
     TID_AT.load(Ordering::Relaxed) != 0 && unsafe { *tid_place(frame.fs_base) } == frame.tid
 }
 
-/// In a child: makes the one copied thread whole. `robust_list` is that of its original.
+/// In a child: completes the state of the one copied thread. `robust_list` is the original
+/// thread's.
 pub(crate) fn adopt_this_thread(robust_list: (usize, usize)) {
     // SAFETY: our own control block; no other thread exists.
     unsafe { *tid_place(park::fs_base()) = sys::gettid() };
@@ -92,8 +93,9 @@ fn register_robust_list((head, size): (usize, usize)) {
     }
 }
 
-/// Restartable sequences are not inherited by threads. If the kernel refuses, the area says so: the
-/// C library would otherwise believe the processor number of the thread this one was copied from.
+/// Registers restartable sequences, which threads do not inherit. If the kernel refuses, marks the
+/// area as unregistered: the C library would otherwise use the processor number of the thread that
+/// this one was copied from.
 fn register_rseq() {
     let at = RSEQ_AT.load(Ordering::Relaxed);
     if at == 0 {
@@ -118,8 +120,9 @@ pub(crate) unsafe fn recreate(slot: &'static Slot) -> sys::Result<()> {
     let stack = (frame.context as usize - FRAME_GAP) & !15;
     let tid = tid_place(frame.fs_base);
     let answer: isize;
-    // SAFETY: the new thread starts behind the instruction with rax = 0, its own stack and every other register as
-    // here; it never comes back from `resume`. In the caller the call clobbers rcx, r11 and memory only.
+    // SAFETY: the new thread starts behind the instruction with rax = 0, its own stack and every
+    // other register as here; it never returns from `resume`. In the caller the call clobbers rcx,
+    // r11 and memory only.
     unsafe {
         asm!(
             "syscall",
@@ -145,8 +148,8 @@ pub(crate) unsafe fn recreate(slot: &'static Slot) -> sys::Result<()> {
     if answer > 0 { Ok(()) } else { Err(Errno(-answer as i32)) }
 }
 
-/// First and last code of a recreated thread of ours: registers what the kernel keeps per thread, then returns from the
-/// signal that parked the original.
+/// First and last code of our own in a recreated thread: registers its per-thread kernel state,
+/// then returns from the signal that parked the original.
 extern "C" fn resume(slot: &'static Slot) -> ! {
     // SAFETY: as in `recreate`.
     let frame = unsafe { *slot.frame() };
@@ -155,7 +158,8 @@ extern "C" fn resume(slot: &'static Slot) -> ! {
     // SAFETY: the name is NUL-terminated by the kernel that gave it.
     let _ = unsafe { sys::call(libc::SYS_prctl, [libc::PR_SET_NAME as usize, frame.name.as_ptr() as usize]) };
     slot.free();
-    // SAFETY: the stack pointer the kernel expects is that of the frame's ucontext; it does not return.
+    // SAFETY: the kernel expects the stack pointer of the frame's ucontext; the call does not
+    // return.
     unsafe {
         asm!("mov rsp, {frame}", "syscall", "ud2", frame = in(reg) frame.context,
             in("rax") libc::SYS_rt_sigreturn, options(noreturn));

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{ApiError, ApiResult};
 
-/// The caller of a request. Authentication puts it into the request's extensions.
+/// The caller of a request. Authentication adds it to the request's extensions.
 #[derive(Debug, Clone)]
 pub struct Caller {
     /// Workspace of the call.
@@ -26,8 +26,8 @@ pub struct Caller {
     pub role: Role,
     /// Whether the key may also manage the installation.
     pub operator: bool,
-    /// Cancelled when the key is revoked or expires, and when its workspace is suspended or deleted. Whatever
-    /// outlives the answer, such as an upgraded connection, ends with it.
+    /// Cancelled when the key is revoked or expires, and when its workspace is suspended or
+    /// deleted. Connections that outlive the response, such as upgraded ones, end with it.
     pub revoked: Arc<CancellationToken>,
 }
 
@@ -67,11 +67,11 @@ impl Caller {
     }
 }
 
-/// Checks callers of what is served outside the API, such as functions by their own URLs.
+/// Checks callers of routes outside the API, such as functions at their own URLs.
 #[async_trait]
 pub trait Admission: Send + Sync {
-    /// Admits an `Authorization` header with a key of that workspace which may do more than read. The
-    /// request's extensions say where it comes from.
+    /// Admits an `Authorization` header with a key of that workspace that has more than read
+    /// access. The request's extensions hold the client's address.
     async fn check_key(&self, bearer: Option<&str>, workspace: &WorkspaceId, from: &Extensions)
     -> Result<()>;
 

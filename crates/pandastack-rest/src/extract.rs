@@ -20,7 +20,7 @@ use crate::{ApiError, ApiResult, named};
 /// Longest time for a JSON body to arrive. Beyond it: 408 `request_timeout`.
 pub const JSON_BODY_WAIT: Duration = Duration::from_secs(JSON_BODY_SECONDS_MAX);
 
-/// A JSON body, whatever its content type says; an empty one is `{}`.
+/// A JSON body, of any content type; an empty body is `{}`.
 pub struct JsonBody<T>(pub T);
 
 impl<T: DeserializeOwned + ToSchema + 'static, S: Send + Sync> FromRequest<S> for JsonBody<T> {
@@ -60,8 +60,8 @@ pub async fn read_body_within(
     }
 }
 
-/// Parses a JSON object; nothing and `null` count as `{}`. Fields that the type's schema does not have are
-/// refused, and values of the wrong kind with what is expected in words.
+/// Parses a JSON object; nothing and `null` count as `{}`. Refuses fields that the type's schema
+/// does not have, and values of the wrong kind, with the expected kind in the message.
 pub fn parse_json<T: DeserializeOwned + ToSchema + 'static>(bytes: &[u8]) -> Result<T> {
     let text = object_text(bytes)?;
     let shape = Shape::of::<T>();
@@ -92,7 +92,8 @@ pub fn parse_open_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     read_json(object_text(bytes)?, |error| refuse_json(&error.to_string()))
 }
 
-/// The text of an object. Serde would also take an array of the fields in order, which nobody means.
+/// The text of a JSON object. Serde would also accept an array of the fields in order, which is
+/// never intended.
 fn object_text(bytes: &[u8]) -> Result<&[u8]> {
     let text = bytes.trim_ascii();
     let text = if text.is_empty() || text == b"null" { b"{}" } else { text };
@@ -114,7 +115,7 @@ fn refuse_json(cause: &str) -> Error {
     Error::bad_request(format!("invalid request body: {cause}"))
 }
 
-/// A cause without the line and column that serde adds: the field's name says more.
+/// A cause without the line and column that serde adds: the field's name is more useful.
 fn without_position(cause: &str) -> &str {
     cause.rsplit_once(" at line ").map_or(cause, |(cause, _)| cause)
 }

@@ -1,8 +1,8 @@
-//! Logs of long work, such as deployments and builds: bounded, written in batches, followed by
-//! whoever wants to.
+//! Logs of long work, such as deployments and builds: bounded, written in batches, and open to
+//! followers.
 //!
 //! Lines go through a bounded channel to one writer, so that a program that prints faster than the
-//! store writes waits. A log that is full keeps only what the platform itself says.
+//! store writes waits. A full log accepts only the platform's own lines.
 //!
 //! Must hold: a follower reads `event: done` only after the last line. A log that cannot be read
 //! ends without it, so that the client knows it is not complete.
@@ -36,24 +36,24 @@ pub trait LineStore: Send + Sync + 'static {
     /// Number of lines.
     async fn count(&self) -> Result<u64>;
 
-    /// Appends lines, numbered from `first`, and tells followers.
+    /// Appends lines, numbered from `first`, and notifies followers.
     async fn append(&self, first: u64, lines: &[String]) -> Result<()>;
 
     /// Lines from `first` on, at most `limit`.
     async fn read(&self, first: u64, limit: u32) -> Result<Vec<String>>;
 
-    /// Returns whether lines may still come. A log that is gone has ended.
+    /// Returns whether more lines may follow. A deleted log has ended.
     async fn is_open(&self) -> Result<bool>;
 }
 
 /// The limits of a log.
 #[derive(Debug, Clone, Copy)]
 pub struct LogLimits {
-    /// Lines of programs that are kept.
+    /// Number of programs' lines kept.
     pub lines_max: u64,
     /// Bytes of a line; the rest is cut.
     pub line_bytes_max: usize,
-    /// The line that says that the log is full.
+    /// The line that reports that the log is full.
     pub full: &'static str,
 }
 
@@ -93,7 +93,7 @@ impl LineLog {
         self.send(line, false).await;
     }
 
-    /// Appends a line of the platform, which is kept when the log is full.
+    /// Appends a line of the platform, which is kept even when the log is full.
     pub async fn platform_line(&self, line: &str) {
         self.send(line, true).await;
     }
@@ -105,12 +105,12 @@ impl LineLog {
 }
 
 impl LogLimits {
-    /// A line cut to its limit, without what a store cannot keep.
+    /// A line cut to its limit, without characters that a store cannot hold.
     pub fn shortened(&self, line: &str) -> String {
         line[..line.floor_char_boundary(self.line_bytes_max)].replace('\0', "")
     }
 
-    /// The lines that are kept of a batch: all while there is room, then what the platform says.
+    /// The lines to keep of a batch: all until the log is full, then only the platform's.
     fn fitting(&self, next: u64, batch: &[Line]) -> Vec<String> {
         let mut kept = Vec::with_capacity(batch.len());
         for Line(line, is_ours) in batch {
@@ -131,7 +131,7 @@ pub fn last_state(line: &str) -> &str {
     line.rsplit('\r').next().unwrap_or(line)
 }
 
-/// Writes lines as they come, numbered from `next`.
+/// Writes lines as they arrive, numbered from `next`.
 async fn write(store: impl LineStore, limits: LogLimits, mut next: u64, mut lines: mpsc::Receiver<Line>) {
     let mut batch = Vec::with_capacity(BATCH_MAX);
     while lines.recv_many(&mut batch, BATCH_MAX).await > 0 {
@@ -189,8 +189,8 @@ pub struct LogChanges {
     pub shutdown: CancellationToken,
 }
 
-/// A log as server-sent events, from line `first`, counted from 0: what there is or, with `follow`, until
-/// nothing more may come.
+/// A log as server-sent events, from line `first`, counted from 0: the existing lines or, with
+/// `follow`, until the log ends.
 pub fn respond(store: impl LineStore, changes: LogChanges, first: u64, follow: bool) -> Response {
     let reader = Reader { store, next: first, follow, changes, ended: false };
     sse::respond(futures::stream::unfold(reader, Reader::next))
@@ -240,9 +240,9 @@ impl<S: LineStore> Reader<S> {
         }
     }
 
-    /// The next lines; none if they are still to come, `None` after the last.
+    /// The next lines; empty if none has arrived yet, `None` after the last.
     async fn read(&self) -> Result<Option<Vec<String>>> {
-        // Looked at before the lines: what was written before the end is then seen.
+        // Checked before the lines are read, so that lines written before the end are not missed.
         let is_open = self.store.is_open().await?;
         let lines = self.store.read(self.next, LINES_READ_MAX).await?;
         Ok(Some(lines).filter(|lines| !lines.is_empty() || (is_open && self.follow)))
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(LIMITS.shortened("a\0b"), "ab");
     }
 
-    /// A log of two lines that fails where it is told to.
+    /// A log of two lines with an injected failure.
     struct Failing(bool);
 
     #[async_trait]

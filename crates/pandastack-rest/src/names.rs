@@ -8,19 +8,19 @@ use pandastack_types::{Error, ID_CHARS, Result, WorkspaceId};
 
 use crate::{Caller, InPath};
 
-/// Finds the id that a text means. Authentication puts it into the request's extensions.
+/// Resolves a text to an id. Authentication adds it to the request's extensions.
 #[async_trait]
 pub trait FindNamed: Send + Sync {
-    /// The id of what has this id or name, else of the only one whose id begins with the text; `what` is
-    /// [`InPath::WHAT`]. Refuses a text with which several ids begin.
+    /// The id of the resource with this id or name, else of the only one whose id begins with the
+    /// text; `what` is [`InPath::WHAT`]. Refuses an ambiguous prefix.
     async fn find(&self, workspace: &WorkspaceId, what: &'static str, text: &str) -> Result<Option<String>>;
 }
 
 /// The type in request extensions.
 pub type Names = Arc<dyn FindNamed>;
 
-/// The id that a text of a path means. A text as long as an id is one, which asks nobody. Text that names
-/// nothing is 404.
+/// Resolves a path segment to an id. Text as long as an id is parsed without a lookup. Text that
+/// matches no resource is 404.
 pub async fn named<T: InPath>(parts: &Parts, text: &str) -> Result<T> {
     let unknown = || Error::not_found(T::WHAT, text);
     let (caller, names) = (parts.extensions.get::<Caller>(), parts.extensions.get::<Names>());

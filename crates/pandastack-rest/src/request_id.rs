@@ -1,5 +1,5 @@
-//! Request ids: the client's `x-request-id` or a new one. It is echoed, logged, and put into error
-//! bodies here, since only here are both known.
+//! Request ids: the client's `x-request-id` or a new one. It is echoed, logged, and added to error
+//! bodies here, because only this layer knows both.
 
 use axum::Json;
 use axum::extract::{MatchedPath, Request};
@@ -49,7 +49,7 @@ pub async fn with_request_id(mut request: Request, next: Next) -> Response {
     response
 }
 
-/// Puts the id into an error body, and the cause into the log.
+/// Adds the id to an error body, and logs the cause.
 fn finish(mut response: Response, id: &str) -> Response {
     let Some(mut failure) = response.extensions_mut().remove::<Failure>() else { return response };
     if response.status().is_server_error() {

@@ -111,7 +111,8 @@ impl Shape {
         }
     }
 
-    /// Schemas without references and alternatives: what is left has a type, or allows anything.
+    /// Schemas without references and alternatives: each remaining one has a type, or allows
+    /// anything.
     fn plain<'a>(&'a self, schema: &'a Value) -> Vec<&'a Value> {
         let mut plain = Vec::new();
         self.add_plain(schema, NESTING_MAX, &mut plain);

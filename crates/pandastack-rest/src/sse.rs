@@ -1,6 +1,6 @@
 //! Server-sent events as the published clients read them: LF only, `event:` before exactly one
-//! `data:` line, ASCII JSON (one client splits lines at U+0085 and U+2028), headers at once, a
-//! comment now and then so that nobody times out.
+//! `data:` line, ASCII JSON (one client splits lines at U+0085 and U+2028), headers at once, and
+//! periodic comments so that clients and proxies do not time out.
 
 use std::convert::Infallible;
 use std::fmt::Write;

@@ -1,9 +1,9 @@
 //! Automatic checkpoints: periodic snapshots of active sandboxes.
 //!
 //! Hosts report every few seconds how long each sandbox has been idle. Each report is checked once,
-//! and due checkpoints are taken in the background. Nothing here is written down: after a restart
-//! the newest checkpoint of a sandbox says when it was last saved. A checkpoint that fails is tried
-//! again after another period, so a full disk is not hammered.
+//! and due checkpoints are taken in the background. This state is not persisted: after a restart
+//! the newest checkpoint of a sandbox shows when it was last saved. A failed checkpoint is retried
+//! after another period, so that a full disk is not hammered.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,7 +24,7 @@ use crate::ops;
 pub struct CheckpointClock(Mutex<HashMap<HostId, HashMap<SandboxId, Timestamp>>>);
 
 impl CheckpointClock {
-    /// Takes the times of a host's sandboxes; those that are not put back are forgotten.
+    /// Removes and returns the times of a host's sandboxes; the caller puts back the times to keep.
     fn take(&self, host: &HostId) -> HashMap<SandboxId, Timestamp> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(host).unwrap_or_default()
     }

@@ -88,8 +88,7 @@ impl Hosts {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes over what the store remembers. A host that reported shortly before a restart counts as
-    /// reachable.
+    /// Loads the stored hosts. A host that reported shortly before a restart counts as reachable.
     pub fn load(&self, records: Vec<HostRecord>, now: Timestamp) {
         for record in records {
             let age = now.duration_since(record.last_seen_at).unsigned_abs();
@@ -101,14 +100,14 @@ impl Hosts {
         }
     }
 
-    /// Takes over a report that another replica received just now.
+    /// Applies a report that another replica has just received.
     pub fn apply_record(&self, record: HostRecord) {
         if let Err(error) = self.put(record.summary, Instant::now(), record.last_seen_at) {
             tracing::warn!(error = %chain(&error), "a host is not usable until it reports again");
         }
     }
 
-    /// Records a report; its lists of sandboxes and snapshots are not kept.
+    /// Records a report, without its lists of sandboxes and snapshots.
     pub fn record_report(&self, summary: HostReport, at: Timestamp) -> Result<HostRecord, AgentError> {
         self.put(summary.clone(), Instant::now(), at)?;
         let summary = HostReport {
@@ -173,9 +172,9 @@ impl Hosts {
         reachable.map(|(host, entry)| (host.clone(), entry.client.clone())).collect()
     }
 
-    /// Chooses a host for a template, by name or alias, and sets its memory aside there.
-    /// With `only`, on that host: it holds what the sandbox needs. With `hardware`, not on one that
-    /// emulates processors.
+    /// Chooses a host for a template, by name or alias, and reserves memory there. `only` restricts
+    /// the choice to a host that holds the sandbox's files; `hardware` excludes hosts that emulate
+    /// processors.
     pub fn place(
         self: &Arc<Self>,
         template: &str,
@@ -214,7 +213,8 @@ impl Hosts {
         })
     }
 
-    /// The host that should bake a template: one that has not, with the most memory; else any that has.
+    /// The host that should bake a template: of the hosts without the bake, the one with the most
+    /// free memory; else any host that has it.
     pub fn place_bake(&self, template: &str) -> Result<(String, AgentClient), PlacementRefused> {
         let entries = self.lock();
         let reachable: Vec<_> = entries.values().filter(|entry| self.is_reachable(entry)).collect();
@@ -246,13 +246,13 @@ impl Hosts {
             .collect()
     }
 
-    /// The volume that sandboxes of a template come with.
+    /// The volume that a template's sandboxes have.
     pub fn template_volume(&self, template: &str) -> Option<TemplateVolume> {
         let entries = self.lock();
         entries.values().find_map(|entry| entry.template(template)?.template.volume.clone())
     }
 
-    /// The host for a new volume: of those that answer, the one with the most disk free.
+    /// The host for a new volume: the reachable host with the most free disk space.
     pub fn place_volume(&self) -> Result<(HostId, AgentClient), PlacementRefused> {
         let entries = self.lock();
         let reachable = entries.iter().filter(|(_, entry)| self.is_reachable(entry));

@@ -30,8 +30,8 @@ pub enum OperationKey {
     Drill(DatabaseId),
 }
 
-/// A mark, as replicas tell each other of it. Ids of sandboxes, snapshots and volumes are unique
-/// among each other, so a mark of one of these is its id alone.
+/// A mark, as exchanged between replicas. Ids of sandboxes, snapshots and volumes are unique among
+/// each other, so a mark of one of these is its id alone.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Mark {
     Resource(String),
@@ -114,7 +114,7 @@ impl Marks {
 #[derive(Default)]
 pub struct InFlight {
     marks: Mutex<Marks>,
-    /// Notified when a mark is taken away.
+    /// Notified when a mark is removed.
     unmarked: Notify,
 }
 

@@ -137,8 +137,8 @@ pub async fn lost(events: &mut broadcast::Receiver<EventNotice>) {
     }
 }
 
-/// Reason why a workspace may not be used, if so. One that is being deleted is used by its
-/// deletion.
+/// Reason why a workspace may not be used, if so. A workspace that is being deleted may be used by
+/// its deletion.
 pub async fn why_closed(
     store: &dyn WorkspaceStore,
     workspace: &WorkspaceId,
@@ -176,7 +176,7 @@ impl Sandboxes {
         }
     }
 
-    /// Commits a change of state and tells followers.
+    /// Commits a state transition and notifies followers.
     pub async fn transition(
         &self,
         id: &SandboxId,
@@ -189,7 +189,7 @@ impl Sandboxes {
         Ok(moved.record)
     }
 
-    /// Commits a change that is not one of state, and tells followers.
+    /// Commits a change other than a state transition, and notifies followers.
     pub async fn amend(&self, id: &SandboxId, amendment: &Amendment) -> store::Result<SandboxRecord> {
         let moved = self.store.amend(id, amendment, now()).await?;
         self.publish(&moved.record.workspace, moved.event);
@@ -197,7 +197,7 @@ impl Sandboxes {
         Ok(moved.record)
     }
 
-    /// Publishes what was committed here. If the store notifies all replicas, followers receive the
+    /// Publishes events committed here. If the store notifies all replicas, followers receive the
     /// events from there, in the order of commits among all replicas.
     pub fn publish(&self, workspace: &WorkspaceId, events: impl IntoIterator<Item = Event>) {
         for event in events {
@@ -215,7 +215,7 @@ impl Sandboxes {
         let _ = self.events.send(EventNotice::Event { workspace, event });
     }
 
-    /// Forgets everything that was cached of sandboxes, and tells followers that they missed events.
+    /// Drops all cached data of sandboxes, and notifies followers that they missed events.
     pub fn forget_all(&self) {
         self.locations.forget_all();
         self.edge.forget_route(None);

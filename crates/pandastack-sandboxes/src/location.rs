@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use pandastack_types::{HostId, SandboxId, WorkspaceId};
 
-/// Time for which a location is not looked up again.
+/// Time for which a location is cached.
 const REMEMBERED: Duration = Duration::from_secs(5);
 /// Locations remembered at once; beyond it all are forgotten and looked up again.
 const REMEMBERED_MAX: usize = 10_000;
@@ -65,7 +65,8 @@ impl LocationCache {
         location.map(|(location, _)| location.clone()).ok_or(Reading(known.forgotten))
     }
 
-    /// Caches a location that was read since [`LocationCache::find`], unless it changed meanwhile.
+    /// Caches a location that was read after [`LocationCache::find`], unless entries were dropped
+    /// in between.
     pub fn remember(&self, reading: Reading, id: &SandboxId, location: &Location) {
         let mut known = self.lock();
         if known.forgotten != reading.0 {

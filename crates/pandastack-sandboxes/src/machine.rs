@@ -36,7 +36,8 @@ const AGENT_WAIT: Duration = Duration::from_secs(60);
 const AGENT_RETRY: Duration = Duration::from_millis(500);
 /// Longest time for reading the last lines of a running process.
 const LAST_LINES_WAIT: Duration = Duration::from_secs(2);
-/// Lines that are remembered of a command which ended: programs say why they fail shortly before their end.
+/// Lines kept of an ended command: programs print the reason for a failure shortly before their
+/// end.
 const EXIT_LINES: usize = 8;
 
 /// Receives the lines that a command prints.
@@ -76,12 +77,12 @@ impl Machine {
         &self.record.id
     }
 
-    /// Runs a short command and returns what it printed.
+    /// Runs a short command and returns its output.
     pub async fn exec(&self, request: &ExecRequest) -> Result<ExecResult> {
         self.exec_within(request, CALL_WAIT).await
     }
 
-    /// Runs a command and returns what it printed; fails when that takes longer than `wait`.
+    /// Runs a command and returns its output; fails if it takes longer than `wait`.
     pub async fn exec_within(&self, request: &ExecRequest, wait: Duration) -> Result<ExecResult> {
         let query = ExecQuery { last_bytes: Some(OWN_OUTPUT_BYTES_MAX), ..ExecQuery::default() };
         let call = endpoints::Exec::new(self.id().clone(), query);
@@ -144,7 +145,7 @@ impl Machine {
             .map(drop)
     }
 
-    /// Puts it to sleep once the requests in progress to it ended.
+    /// Puts the machine to sleep once the requests in progress have ended.
     pub async fn sleep(&self) -> Result<()> {
         let record = self.sandboxes.store.sandbox(None, &self.record.id).await?;
         let asleep = StateChange::Hibernate(Keep::default());
@@ -180,8 +181,8 @@ impl Machine {
         self.snapshot(CreateSnapshot { name: Some(name), metadata, ..CreateSnapshot::default() }).await
     }
 
-    /// Runs a command until it ends; its lines go to `sink`. An agent that is restarted meanwhile
-    /// loses nothing.
+    /// Runs a command until it ends; its lines go to `sink`. An agent restart during the command
+    /// loses no output.
     pub async fn run(&self, request: &StartProcess, sink: &impl LineSink) -> Result<Exit> {
         let query = StartProcessQuery { follow: Flag(true), ..StartProcessQuery::default() };
         let call = endpoints::StartProcess::new(self.id().clone(), query);
@@ -214,7 +215,7 @@ impl Machine {
         }
     }
 
-    /// The last lines that a process printed so far, of those that are wanted.
+    /// The last requested lines that a process has printed so far.
     pub async fn last_lines(
         &self,
         process: u64,
@@ -223,7 +224,8 @@ impl Machine {
     ) -> Result<Vec<String>> {
         let mut body = self.reattach(process, None).await?;
         let (mut events, mut lines, mut last) = (Events::default(), Lines::default(), VecDeque::new());
-        // A process that still runs has no end to wait for: what comes at once is what it printed so far.
+        // A running process has no end to wait for: the output that arrives at once is what it has
+        // printed so far.
         let deadline = Instant::now() + LAST_LINES_WAIT;
         'read: while let Ok(Some(Ok(frame))) = tokio::time::timeout_at(deadline, body.frame()).await {
             let Ok(bytes) = frame.into_data() else { continue };
@@ -239,7 +241,7 @@ impl Machine {
         Ok(last.into())
     }
 
-    /// Follows what a process prints, raw as its agent sends it.
+    /// Follows a process's output, raw as its agent sends it.
     pub async fn output(&self, process: u64) -> Result<Incoming> {
         Ok(self.reattach(process, None).await?)
     }

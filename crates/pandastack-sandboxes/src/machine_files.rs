@@ -59,7 +59,7 @@ impl Machine {
         Ok(Body::new(self.client().stream(call, options, ()).await?.into_body()))
     }
 
-    /// A file, as it is read.
+    /// Streams a file.
     pub async fn read(&self, path: &str) -> Result<Body> {
         let call = endpoints::ReadFile::new(self.id().clone(), PathQuery { path: path.to_owned() });
         let options = StreamOptions::on_sandbox(self.record.incarnation);

@@ -50,7 +50,7 @@ pub trait Machines: Send + Sync {
     /// Refuses machines of a suspended workspace.
     async fn open(&self, workspace: &WorkspaceId, id: &SandboxId) -> Result<Machine>;
 
-    /// The records of all machines of an owner, whatever their state.
+    /// The records of all machines of an owner, in any state.
     async fn owned_by(&self, owner: &Owner) -> Result<Vec<SandboxRecord>>;
 
     /// Forks a machine into one for another owner. Runs to its end even if the caller is dropped.
@@ -59,7 +59,7 @@ pub trait Machines: Send + Sync {
     /// Deletes a machine, or records that it is to be deleted. Runs to its end even if the caller is dropped.
     async fn delete(&self, record: SandboxRecord, why: Option<&str>) -> Result<()>;
 
-    /// The record of a machine, whatever its state; of any workspace if none is given.
+    /// The record of a machine, in any state; of any workspace if `workspace` is `None`.
     async fn find(&self, workspace: Option<&WorkspaceId>, id: &SandboxId) -> store::Result<SandboxRecord>;
 
     /// A user's sandbox, for calls in the user's name.
@@ -107,8 +107,8 @@ impl Sandboxes {
     }
 }
 
-/// A new machine for its owner. If its host was lost just after, nobody would have its id to delete it by,
-/// so it is deleted here.
+/// Opens a new machine for its owner. If its host was lost right after the create, the machine is
+/// deleted here, because the owner never gets its id.
 async fn opened(sandboxes: &Arc<Sandboxes>, record: SandboxRecord) -> Result<Machine> {
     match Machine::of(sandboxes, record.clone()) {
         Ok(machine) => Ok(machine),

@@ -8,7 +8,7 @@ use serde::Deserialize;
 /// Bytes of one event; an agent sends output in pieces far below it.
 pub const EVENT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Bytes of a line that is not complete; beyond it the line is cut.
+/// Bytes of an incomplete line; beyond it the line is split.
 const LINE_BYTES_MAX: usize = 64 * 1024;
 
 /// An event of a process.
@@ -38,7 +38,7 @@ pub struct Exit {
     pub last_lines: Vec<String>,
 }
 
-/// Reads server-sent events out of bytes as they come.
+/// Parses server-sent events from a stream of bytes.
 pub struct Events {
     reader: sse::Reader,
     ready: VecDeque<OutputEvent>,

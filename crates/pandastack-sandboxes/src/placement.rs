@@ -1,7 +1,7 @@
 //! Chooses the host of a new sandbox. Pure: facts in, decision out.
 //!
-//! Among hosts that answer, know the template, and have memory and a network slot to spare, those
-//! that have the template baked come first, then the one with the most memory free.
+//! Candidates are reachable hosts that know the template and have free memory and a free network
+//! slot. Hosts with the template baked come first, then the host with the most free memory.
 
 use pandastack_types::api::TemplateStatus;
 use pandastack_types::{Error, ErrorCode, HostId};
@@ -15,7 +15,7 @@ pub struct Candidate {
     pub reachable: bool,
     /// Memory that is not reserved.
     pub memory_free_mb: u64,
-    /// With what sandboxes in light sleep give up.
+    /// Free memory plus the memory that sandboxes in light sleep can release.
     pub memory_obtainable_mb: u64,
     /// Percent of a sandbox's memory that has to be free.
     pub memory_promised_percent: u32,
@@ -25,7 +25,7 @@ pub struct Candidate {
     pub template: Option<(TemplateStatus, u32)>,
 }
 
-/// Why no host accepts it.
+/// Reason why no host accepts the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlacementRefused {
     /// No host has it in its catalogue.
@@ -40,7 +40,7 @@ pub enum PlacementRefused {
          `allow_emulated_machines_between_tenants = true` if every tenant trusts every other"
     )]
     Emulated,
-    /// Hardware virtualization was asked for, and no host has it.
+    /// Hardware virtualization was requested, but no host has it.
     #[error("no host has hardware virtualization; add a host with KVM, or leave out `isolation`")]
     NoHardware,
     /// Hosts that have it have no room.

@@ -1,4 +1,4 @@
-//! Templates that come with the platform, as the hosts that have them report them.
+//! Templates of the platform, as reported by the hosts that have them.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ pub trait PlatformTemplates: Send + Sync {
     /// The template's own name, and the host that should bake it.
     fn place_bake(&self, name: &str) -> Result<(String, AgentClient), PlacementRefused>;
 
-    /// Agents that may have bakes: those that reported recently.
+    /// Agents that may have bakes: agents that reported recently.
     fn agents(&self) -> Vec<AgentClient>;
 }
 

@@ -1,9 +1,9 @@
 //! Deletes or hibernates sandboxes when their TTL ends.
 //!
 //! The reaper sleeps until the next expiry in the record and is woken when one changes; it never
-//! polls. It takes no input: whatever is due when it looks is handled, so a restart, a missed
-//! wake-up or a repeated one does no harm. A sandbox that cannot be ended now (its host does not
-//! respond) is put off for [`PUT_OFF`] without holding up the rest.
+//! polls. It takes no input: each pass handles everything due, so a restart, a missed wake-up or a
+//! repeated one does no harm. A sandbox that cannot be ended now (its host does not respond) is
+//! postponed by [`PUT_OFF`] without holding up the rest.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -73,8 +73,8 @@ async fn reap(sandboxes: &Arc<Sandboxes>, put_off: &mut HashMap<SandboxId, Insta
     let retry = put_off.values().min().copied();
     let expiries = [sandboxes.store.next_expiry().await?, sandboxes.store.next_snapshot_expiry().await?];
     let next = expiries.into_iter().flatten().min().map(|at| Instant::now() + until(at));
-    // What was put off stays the next expiry in the record; looking at it before its time would be
-    // a busy loop.
+    // A postponed expiry stays the next one in the records; handling it before its retry would be a
+    // busy loop.
     let next = if retry.is_some() { next.filter(|at| *at > Instant::now()) } else { next };
     Ok([retry, next].into_iter().flatten().min().unwrap_or_else(|| Instant::now() + SLEEP_MAX))
 }

@@ -25,8 +25,8 @@ const HINT: &str = "builds reach private addresses only if the operator lists th
                     (--guest-allow), and mail servers only with `mail` in [network] (--mail)";
 
 impl Machine {
-    /// Lines for the log of a step that failed: what the network policy refused since it began, and the
-    /// setting that opens it. None if nothing was refused.
+    /// Lines for the log of a failed step: connections that the network policy refused since the
+    /// step began, and the setting that opens them. Empty if nothing was refused.
     pub async fn refused_connections(&self, since: Timestamp) -> Vec<String> {
         let mut notices = self.sandboxes().subscribe();
         let deadline = Instant::now() + REPORT_WAIT;
@@ -54,7 +54,8 @@ impl Machine {
     }
 }
 
-/// Waits until a connection of a sandbox was refused, or events were missed. False if there are no more.
+/// Waits until a connection of a sandbox was refused, or events were missed. False at the end of
+/// the events.
 async fn refused(notices: &mut Receiver<EventNotice>, id: &SandboxId) -> bool {
     loop {
         match notices.recv().await {

@@ -4,10 +4,10 @@
 //! - A host's view of a state wins over the record's, unless the record changed after the report was made.
 //! - Absence from a report proves nothing by itself (it may be old, clocks may differ): before a
 //!   sandbox is given up, its host is asked about it by name.
-//! - A sandbox that the host has and the record does not was deleted, or its create never finished:
-//!   the host forgets it.
-//! - Rows that some replica is working on are left to that work. Operations in progress are read
-//!   before the rows: whatever finishes in between is then found in the rows.
+//! - A sandbox that the host has without a record was deleted, or its create never finished: the
+//!   host deletes it.
+//! - Rows that a replica is working on are left to that work. Operations in progress are read
+//!   before the rows, so that an operation that finishes in between shows in the rows.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -27,9 +27,10 @@ use crate::ops::lifecycle::{settle, towards};
 /// The findings of a reconciliation.
 #[derive(Debug, Default)]
 struct Findings {
-    /// Rows whose state or place differs from what the host sees.
+    /// Rows whose state or address differs from the host's report.
     changed: Vec<(SandboxRecord, AgentSandbox)>,
-    /// Rows that need the host to be asked: absent from the report, or left in `creating` or `stopping`.
+    /// Rows that need a query to the host: absent from the report, or left in `creating` or
+    /// `stopping`.
     doubtful: Vec<SandboxRecord>,
     /// Sandboxes that the host must remove.
     unknown: Vec<SandboxId>,
@@ -51,7 +52,7 @@ impl Findings {
     }
 }
 
-/// Processes a report and returns what the host must drop.
+/// Processes a report; returns the resources that the host must delete.
 pub async fn take(sandboxes: &Arc<Sandboxes>, report: HostReport) -> Result<ReportAnswer> {
     let record = sandboxes.hosts.record_report(report.clone(), now())?;
     sandboxes.store.put_host(&record).await?;
@@ -168,7 +169,7 @@ async fn resolve(sandboxes: &Sandboxes, row: SandboxRecord) {
     let seen = match ops::describe(&client, &row).await {
         Ok(seen) => Some(seen),
         Err(error) if error.is_absent() => None,
-        // No answer is no news.
+        // Without an answer, nothing is known.
         Err(_) => return,
     };
     let result = match (row.state, seen) {

@@ -15,7 +15,7 @@ use pandastack_types::{Result, SandboxState, WorkspaceId, chain};
 use crate::Sandboxes;
 use crate::ops::lifecycle::{StateChange, change_state};
 
-/// Machines of one workspace that are put to sleep at the same time.
+/// Machines of one workspace put to sleep at once.
 const AT_ONCE: usize = 16;
 
 /// Puts every machine of a workspace to sleep. A failure is retried with the next report of the host.
@@ -26,7 +26,7 @@ pub async fn stop_machines(sandboxes: &Arc<Sandboxes>, workspace: &WorkspaceId) 
     Ok(())
 }
 
-/// Puts machines to sleep that a host reports as running though their workspace is suspended.
+/// Puts machines to sleep that a host reports as running although their workspace is suspended.
 pub async fn stop_reported(sandboxes: &Arc<Sandboxes>, report: &HostReport) -> Result<()> {
     let closed = sandboxes.store.closed_workspaces().await?;
     let suspended: HashSet<_> = closed

@@ -1,8 +1,9 @@
-//! Tenancy: whether the installation is shared, and what that forbids.
+//! Tenancy: whether the installation is shared, and the restrictions that follow.
 //!
 //! An emulated processor is not a wall between strangers: the emulator is a large program that was
-//! not written to be one. So where several workspaces share an installation, new machines are made
-//! on hosts with hardware virtualization only, unless the operator explicitly says otherwise.
+//! not written to be one. So where several workspaces share an installation, new machines are
+//! created only on hosts with hardware virtualization, unless the operator explicitly allows
+//! others.
 
 use std::str::FromStr;
 
@@ -78,7 +79,7 @@ impl Tenancy {
         }
     }
 
-    /// Refuses one workspace more where it could not be kept apart from the others.
+    /// Refuses another workspace if it could not be isolated from the others.
     pub fn admit_workspace(self, hosts: &[Host]) -> Result<()> {
         if self.mode == TenancyMode::Single {
             return Err(Error::conflict(

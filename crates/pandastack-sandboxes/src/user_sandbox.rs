@@ -1,7 +1,7 @@
 //! A sandbox of a user, on which services act in the user's name.
 //!
-//! Unlike a [`Machine`], it is not opened: each call finds out where the sandbox is, wakes it if it
-//! sleeps, and records that it did. Machines that are sealed for a service are refused.
+//! Unlike a [`Machine`], it is not opened: each call finds the sandbox's host, wakes the sandbox if
+//! it sleeps, and records the wake. Machines that are sealed for a service are refused.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,7 +64,7 @@ impl UserSandbox {
         self.change_state(StateChange::Wake).await
     }
 
-    /// Puts it to sleep once the requests under way to it ended.
+    /// Puts the sandbox to sleep once its requests in flight have ended.
     pub async fn sleep(&self) -> Result<SandboxRecord> {
         self.change_state(StateChange::Hibernate(Keep::default())).await
     }
@@ -85,7 +85,7 @@ impl UserSandbox {
         ops::exec::kill(&self.sandboxes, &self.workspace, &self.id, tag).await
     }
 
-    /// Processes of the sandbox, including those that ended a short while ago.
+    /// Processes of the sandbox, including ones that ended recently.
     pub async fn processes(&self) -> Result<Vec<Process>> {
         Ok(self.call(endpoints::ListProcesses::new(self.id.clone()), ()).await?.processes)
     }

@@ -1,5 +1,5 @@
-//! Checks of what clients send, against [`pandastack_types::limits`]. Each refusal is a sentence
-//! naming the field.
+//! Validates requests of clients against [`pandastack_types::limits`]. Each refusal is a sentence
+//! that names the field.
 
 use pandastack_types::api::{
     Checkpoints, CreateSandbox, CreateSnapshot, ExecRequest, Metadata, PatchLifecycle, StartProcess,

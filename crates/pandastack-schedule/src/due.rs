@@ -1,4 +1,4 @@
-//! Computes which runs are due, and what to do with missed ones.
+//! Computes due runs, and the action for missed ones.
 //!
 //! ```text
 //!   cursor          missed                    newest      now
@@ -15,7 +15,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::Timing;
 
-/// Missed instants are counted up to here; beyond it the count says "at least".
+/// Missed instants are counted up to this number; beyond it the count is "at least".
 pub const MISSED_COUNT_MAX: u32 = 1_000;
 
 /// First span that is searched backwards from now; it doubles until it holds enough instants or all

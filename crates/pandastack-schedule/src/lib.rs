@@ -1,13 +1,14 @@
 //! Computes when schedules run.
 //!
-//! Owns: reading cron expressions, time zones and intervals ([`Timing`]); which instants are due, missed or coalesced at
-//! a given time ([`due`]); whether a run may begin beside others ([`admit`]); jitter and back-off ([`jitter`],
-//! [`backoff`]).
+//! Owns: reading cron expressions, time zones and intervals ([`Timing`]); due, missed and coalesced
+//! instants at a given time ([`due`]); whether a run may start while others are in progress
+//! ([`admit`]); jitter and back-off ([`jitter`], [`backoff`]).
 //!
-//! Must hold: everything is a pure function of its arguments, so that a virtual clock proves it; every instant is found by
-//! walking forward with [`Timing::next_after`], so that what a preview shows, what fires and what was missed agree.
+//! Must hold: everything is a pure function of its arguments, so that tests can use a virtual
+//! clock; every instant is found by walking forward with [`Timing::next_after`], so that previews,
+//! firings and missed instants agree.
 //!
-//! Left to others: the clock, keeping records, and running anything.
+//! Callers provide the clock, keep records, and run targets.
 
 #![forbid(unsafe_code)]
 

@@ -8,7 +8,7 @@ use pandastack_types::limits::{RUNS_PER_SCHEDULE_MAX, RUNS_WAITING_MAX};
 pub enum Admission {
     /// The run begins.
     Start,
-    /// Runs in progress are ended, then this one begins.
+    /// Runs in progress are ended, then this one starts.
     Replace,
     /// The run waits until one in progress has ended.
     Wait,
@@ -18,8 +18,9 @@ pub enum Admission {
     Full,
 }
 
-/// Decides. `in_progress` counts runs that have begun, those that wait for another try included; `waiting` those that wait
-/// for them. A run that makes good a missed time is not skipped because of its siblings: it waits.
+/// Decides whether a run may start. `in_progress` counts runs that have begun, including runs that
+/// wait for a retry; `waiting` counts runs that wait for them. A run that catches up a missed time
+/// is not skipped because of other runs: it waits.
 pub fn admit(overlap: Overlap, in_progress: u64, waiting: u64, is_catch_up: bool) -> Admission {
     if in_progress == 0 {
         return Admission::Start;

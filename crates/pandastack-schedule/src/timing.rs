@@ -10,11 +10,11 @@ use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use pandastack_types::limits::{CRON_BYTES_MAX, SCHEDULE_EVERY_SECONDS_MAX};
 
-/// The names that stand for an expression.
+/// Names for expressions, such as `@daily`.
 const NICKNAMES: [&str; 7] =
     ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
 
-/// Why a timing was refused.
+/// Reason why a timing was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TimingError {
     /// The text is not a cron expression.
@@ -28,7 +28,7 @@ pub enum TimingError {
     /// No day is like that.
     #[error("`{0}` matches no date, like February 31; choose a day that exists")]
     Never(String),
-    /// No such time zone.
+    /// The time zone does not exist.
     #[error("time zone `{0}` not found; use an IANA name such as `Europe/Berlin` or `UTC`")]
     Zone(String),
     /// The interval is too short or too long.
@@ -97,7 +97,7 @@ impl Timing {
         }
     }
 
-    /// The first instant after a time; `None` when there is none.
+    /// The first instant after a time; `None` if no instant follows.
     pub fn next_after(&self, after: Timestamp) -> Option<Timestamp> {
         match self {
             Timing::Cron { cron, zone } => {

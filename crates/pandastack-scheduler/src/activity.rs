@@ -49,7 +49,8 @@ impl Activity {
         }
     }
 
-    /// Counts a run that begins, if it has a time to begin at: not one that waited for others, was missed or asked for.
+    /// Counts the start of a run that has a scheduled time: not of a run that waited for others,
+    /// was missed or was requested.
     pub(crate) fn count_begin(&self, run: &RunRecord, at: Timestamp) {
         if run.attempt == 1
             && run.origin == RunOrigin::Schedule
@@ -76,7 +77,7 @@ impl Activity {
         self.changed.notify_one();
     }
 
-    /// Records a run that begins; the token ends it.
+    /// Records the start of a run; the token ends it.
     pub(crate) fn begin(&self, id: &ScheduleRunId) -> CancellationToken {
         let stop = CancellationToken::new();
         self.lock_in_flight().insert(id.clone(), stop.clone());
@@ -88,7 +89,7 @@ impl Activity {
         self.lock_in_flight().remove(id);
     }
 
-    /// Ends a run if it is of this process, and tells who waits for it.
+    /// Ends a run if it belongs to this process, and notifies its waiters.
     pub(crate) fn end(&self, id: &ScheduleRunId) {
         if let Some(stop) = self.lock_in_flight().remove(id) {
             stop.cancel();

@@ -49,8 +49,8 @@ pub(crate) async fn send_due(dispatcher: &Arc<Dispatcher>, now: Timestamp) -> st
     Ok(())
 }
 
-/// A schedule as a webhook may see it. Headers, variables, bodies and inputs hold secrets of the target,
-/// which is not the receiver of the alert: of maps the names stay.
+/// A schedule as a webhook may see it. Headers, variables, bodies and inputs hold secrets of the
+/// target, which the receiver of the alert must not see; maps keep their names.
 fn without_secrets(mut schedule: ScheduleRecord) -> ScheduleRecord {
     schedule.spec.target.mask();
     schedule

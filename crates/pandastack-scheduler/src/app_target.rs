@@ -19,7 +19,7 @@ use crate::attempt::Attempt;
 use crate::http_target::{check_request, headers, judge_response, method, run_headers};
 use crate::scheduler::Scheduler;
 
-/// Refuses an app that the workspace does not have, and what could never be sent.
+/// Refuses an app that the workspace does not have, and a request that could never be sent.
 pub(crate) async fn check(scheduler: &Scheduler, workspace: &WorkspaceId, target: &AppTarget) -> Result<()> {
     scheduler.services.check_app(workspace, target).await?;
     path(target)?;
@@ -91,7 +91,8 @@ async fn exchange(stream: GuestStream, permit: &Permit, request: Request<Full<By
         }
         Ok::<_, Error>(judge_response(answer.status(), &body, truncated))
     };
-    // A connection may end in the same moment in which it brought the answer; that it brought none is for the sender to say.
+    // The connection may end at the moment the response arrives, so only the sender reports a
+    // missing response.
     let driven = async {
         let _ = connection.await;
         std::future::pending::<()>().await

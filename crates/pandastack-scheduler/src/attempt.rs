@@ -16,6 +16,6 @@ pub struct Attempt {
 /// Runs targets.
 #[async_trait]
 pub(crate) trait Runner: Send + Sync {
-    /// Makes one attempt. When `stop` is cancelled, the result is no longer wanted.
+    /// Makes one attempt. Once `stop` is cancelled, the result is discarded.
     async fn attempt(&self, schedule: &ScheduleRecord, run: &RunRecord, stop: &CancellationToken) -> Attempt;
 }

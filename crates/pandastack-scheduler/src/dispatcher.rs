@@ -1,9 +1,9 @@
 //! The loop that fires schedules and starts runs.
 //!
 //! [`Dispatcher::step`] does the work that is due at a time and returns the time of the next check;
-//! it knows no clock, so tests drive it on a virtual one. It takes no other input: whatever is due
-//! is handled, so a missed or repeated wake-up does no harm, and several schedulers on one store
-//! decide each instant once.
+//! it reads no clock, so tests drive it on a virtual one. It takes no other input: each step
+//! handles everything due, so a missed or repeated wake-up does no harm, and several schedulers on
+//! one store decide each instant once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ use crate::{alert, spec};
 const FIRED_AT_ONCE: u32 = 256;
 /// Pause after a failure of the store.
 const STORE_RETRY: Duration = Duration::from_secs(1);
-/// Longest sleep. Nothing depends on it; it bounds what a lost wake-up could cost.
+/// Longest sleep. Correctness does not depend on it; it bounds the delay after a lost wake-up.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
 /// Fires schedules of one store.
@@ -91,7 +91,8 @@ pub(crate) async fn run(dispatcher: Arc<Dispatcher>, shutdown: &CancellationToke
 }
 
 impl Dispatcher {
-    /// Takes over what an earlier process left, and looks again at when cron schedules run next: time zones change.
+    /// Takes over the runs of an earlier process, and recomputes the next times of cron schedules:
+    /// time zones change.
     pub(crate) async fn take_over(&self, now: Timestamp) -> store::Result<()> {
         let interrupted = self.run_store.take_over_runs(&self.instance, now).await?;
         if interrupted > 0 {
@@ -123,7 +124,7 @@ impl Dispatcher {
             }
         }
         alert::send_due(self, now).await?;
-        // A run that finds no free slot begins when another ends, which wakes this task.
+        // A run without a free slot starts when another ends, which wakes this task.
         self.store.next_schedule_work(self.free_slots() > 0).await
     }
 
@@ -155,7 +156,8 @@ impl Dispatcher {
     async fn work(&self, schedule: ScheduleRecord, run: RunRecord, stop: CancellationToken) {
         let attempt = self.runner.attempt(&schedule, &run, &stop).await;
         if stop.is_cancelled() {
-            // Replaced, cancelled, deleted or cut off: the record says which, and this result is nobody's.
+            // Replaced, cancelled, deleted or cut off: the record has the outcome, and this result
+            // is discarded.
             return;
         }
         self.activity.count_attempt(
@@ -202,7 +204,7 @@ fn decide(schedule: &ScheduleRecord, now: Timestamp) -> DueRuns {
         None => return ending(schedule, now),
     };
     let Some(found) = due(&timing, schedule.cursor, now, policy) else {
-        // The clock went back after it was read, or the zone changed: look again later.
+        // The clock went back after it was read, or the zone changed: check again later.
         let next_run_at = timing.next_after(schedule.cursor.max(now));
         return DueRuns { cursor: schedule.cursor, next_run_at, ..ending(schedule, now) };
     };
@@ -279,7 +281,7 @@ pub(crate) fn manual_run(schedule: &ScheduleRecord, now: Timestamp) -> RunRecord
     RunRecord { origin: RunOrigin::Manual, not_before: now, ..new_run(schedule, now, false, now) }
 }
 
-/// Stands in the history for instants that are not made good.
+/// History entry for instants that are not caught up.
 fn missed_run(schedule: &ScheduleRecord, newest: Timestamp, missed: u32, now: Timestamp) -> RunRecord {
     let error = format!("{missed} runs were missed while no scheduler was running");
     RunRecord {
@@ -290,8 +292,8 @@ fn missed_run(schedule: &ScheduleRecord, newest: Timestamp, missed: u32, now: Ti
     }
 }
 
-/// When a run that failed is retried. A client that asked for one sees the failure and decides itself. Attempts that
-/// ended with their server are not held against it.
+/// When a failed run is retried. A run that a client requested is not: the client sees the failure
+/// and decides. Attempts that ended with their server do not count.
 fn retry_at(schedule: &ScheduleRecord, run: &RunRecord, at: Timestamp) -> Option<Timestamp> {
     let options = &schedule.spec.options;
     let failed = run.attempt.saturating_sub(run.interruptions).max(1);
@@ -302,7 +304,7 @@ fn retry_at(schedule: &ScheduleRecord, run: &RunRecord, at: Timestamp) -> Option
     Some(later(at, backoff(first, failed)))
 }
 
-/// A time later, as far as time goes.
+/// Adds a wait to a time, up to the largest time.
 pub(crate) fn later(at: Timestamp, wait: Duration) -> Timestamp {
     let wait = SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX);
     at.checked_add(wait).unwrap_or(Timestamp::MAX)

@@ -98,7 +98,8 @@ pub(crate) fn judge_response(status: reqwest::StatusCode, body: &[u8], truncated
     Attempt { state: if is_good { RunState::Success } else { RunState::Error }, outcome }
 }
 
-/// Headers of a run. The key is the same for every attempt of it, so that a receiver can tell a repetition.
+/// Headers of a run. The key is the same for every attempt of the run, so that a receiver can
+/// detect a repetition.
 pub(crate) fn run_headers(schedule: &ScheduleRecord, run: &RunRecord) -> [(&'static str, String); 5] {
     [
         ("idempotency-key", run.id.to_string()),
@@ -109,7 +110,7 @@ pub(crate) fn run_headers(schedule: &ScheduleRecord, run: &RunRecord) -> [(&'sta
     ]
 }
 
-/// Refuses a request that could never be made, wherever it goes.
+/// Refuses a request that could never be sent, to any address.
 pub(crate) fn check_request(target: &HttpTarget) -> Result<()> {
     method(target)?;
     headers(target)?;

@@ -9,10 +9,11 @@
 //! Owns: when runs are due, who runs them, how often they are retried, and their records.
 //! `pandastack_schedule` decides when; the store ensures that each instant is decided once.
 //!
-//! Must hold: nothing is remembered here that is not in the store, so a `kill -9` at any point loses no run: what had
-//! begun is retried as its next attempt. A schedule drives sandboxes through the same operations as the public API.
+//! Must hold: all state is in the store, so a `kill -9` at any point loses no run: a run that had
+//! begun is retried as its next attempt. A schedule drives sandboxes through the same operations as
+//! the public API.
 //!
-//! Left to others: functions and databases, which are reached through [`Services`].
+//! Out of scope: functions and databases, which are reached through [`Services`].
 
 #![forbid(unsafe_code)]
 

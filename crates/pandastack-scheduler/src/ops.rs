@@ -16,7 +16,7 @@ use crate::{dispatcher, spec};
 
 /// Times of a preview that names no number.
 const PREVIEW_DEFAULT: u32 = 5;
-/// Times that a change is made again because the scheduler changed the record meanwhile.
+/// Attempts to make a change while the scheduler changes the same record.
 const CHANGES_TRIED_MAX: usize = 16;
 
 /// Creates a schedule.
@@ -148,7 +148,7 @@ pub(crate) async fn delete(scheduler: &Scheduler, workspace: &WorkspaceId, id: &
     Ok(())
 }
 
-/// Runs a schedule now, whatever its times are; with `wait`, returns when that run has ended.
+/// Runs a schedule now, regardless of its times; with `wait`, returns when that run has ended.
 pub(crate) async fn trigger(
     scheduler: &Arc<Scheduler>,
     workspace: &WorkspaceId,
@@ -162,7 +162,7 @@ pub(crate) async fn trigger(
     scheduler.activity.wake();
     if wait {
         tokio::select! {
-            // An error says that the schedule was deleted meanwhile; the read below finds out.
+            // An error means that the schedule was deleted; the read below reports that.
             _ = ended => {}
             () = scheduler.background.shutdown.cancelled() => {}
         }
@@ -187,7 +187,7 @@ pub(crate) async fn cancel(
     Ok(scheduler.run_store.run(workspace, id, run).await?)
 }
 
-/// The next times of a timing that is not a schedule's.
+/// The next times of a timing without a schedule.
 pub(crate) fn preview(request: &PreviewSchedule) -> Result<NextRuns> {
     let at = now();
     next_runs(&request.timing, at, request.after.unwrap_or(at), request.count)

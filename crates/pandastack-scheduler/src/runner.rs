@@ -48,7 +48,7 @@ pub(crate) fn timeout_of(schedule: &ScheduleRecord) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// An attempt that could not be made, or whose end is not known.
+/// An attempt that could not be made, or whose result is unknown.
 fn failed(error: &Error) -> Attempt {
     let state = if error.code == ErrorCode::ExecTimeout { RunState::Timeout } else { RunState::Error };
     let outcome = RunOutcome { exit_code: -1, error: Some(error.message.clone()), ..RunOutcome::default() };
@@ -164,7 +164,7 @@ async fn in_sandbox(
     }
     loop {
         sandbox.kill_tagged(&tag).await?;
-        // A command that was only about to begin is not listed yet.
+        // A command that has just been started may not be listed yet, so kill again.
         if tokio::time::timeout(KILL_AGAIN, &mut running).await.is_ok() {
             return Err(ended_early());
         }
@@ -183,8 +183,8 @@ async fn fresh(
     scheduler.machines.run(workspace, request, RUN_OUTPUT_BYTES_MAX, stop.clone()).await
 }
 
-/// Variables that tell a target about its run, so that it can tell a repeated attempt from a new
-/// run.
+/// Variables that describe the run to its target, so that the target can distinguish a repeated
+/// attempt from a new run.
 pub(crate) fn context(schedule: &ScheduleRecord, run: &RunRecord) -> BTreeMap<String, String> {
     [
         ("PANDASTACK_SCHEDULE_ID", schedule.id.to_string()),

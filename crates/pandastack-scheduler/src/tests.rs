@@ -37,7 +37,7 @@ fn at(text: &str) -> Timestamp {
     text.parse().unwrap()
 }
 
-/// Targets that note who called, wait for leave where told to, and fail as often as told to.
+/// Targets that record calls, and on request wait for permission or fail a number of times.
 #[derive(Default)]
 struct Fake {
     calls: Mutex<Vec<(ScheduleId, Timestamp, u32)>>,

@@ -15,7 +15,8 @@ use tokio::io::unix::AsyncFd;
 pub(crate) struct WallTimer(AsyncFd<OwnedFd>);
 
 impl WallTimer {
-    // The safe constructor is deprecated because a foreign type could change its descriptor meanwhile; an `OwnedFd` cannot.
+    // The safe constructor is deprecated because a foreign type could change its descriptor; an
+    // `OwnedFd` cannot.
     #[expect(deprecated, reason = "its replacement is unsafe, and this crate has no unsafe code")]
     pub(crate) fn new() -> std::io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
@@ -41,7 +42,7 @@ impl WallTimer {
             let mut count = [0_u8; 8];
             let read = ready.try_io(|timer| Ok(rustix::io::read(timer.get_ref(), &mut count)?));
             match read {
-                // ECANCELED says that the clock was set: whoever waits must look again.
+                // ECANCELED means that the clock was set: the caller must recompute its deadline.
                 Ok(Err(error))
                     if error.raw_os_error() == Some(rustix::io::Errno::CANCELED.raw_os_error()) =>
                 {

@@ -52,7 +52,7 @@ pub fn now() -> Timestamp {
     Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now)
 }
 
-/// Waits until this thread's clock is moved; a move of the host's clock is not noticed.
+/// Waits until this thread's clock is moved; a change of the host's clock is not noticed.
 pub async fn moved() {
     match ENTERED.with_borrow(Clone::clone) {
         Some(clock) => clock.0.moved.notified().await,

@@ -107,10 +107,10 @@ pub trait DatabaseStore: Send + Sync {
     async fn databases(&self, workspace: &WorkspaceId) -> Result<Vec<DatabaseRecord>>;
     /// Databases in a state, oldest first.
     async fn databases_in(&self, state: DatabaseState) -> Result<Vec<DatabaseRecord>>;
-    /// Writes what can change, but the last drill. The caller holds the database's mark, so there
-    /// is no other writer.
+    /// Writes the mutable fields, except the last drill. The caller holds the database's mark, so
+    /// it is the only writer.
     async fn update_database(&self, database: &DatabaseRecord) -> Result<()>;
-    /// Writes how a try to restore it went, whatever else is done to it meanwhile.
+    /// Records the result of a restore test, even during other operations on the database.
     async fn note_drill(&self, id: &DatabaseId, drill: &DatabaseDrill) -> Result<()>;
     /// Removes a database. Succeeds if it does not exist.
     async fn delete_database(&self, id: &DatabaseId) -> Result<()>;

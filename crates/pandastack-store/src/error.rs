@@ -8,10 +8,10 @@ const DISK_FULL: [&str; 2] = ["13", "53100"];
 /// Result of a store call.
 pub type Result<T> = std::result::Result<T, StoreError>;
 
-/// Why the store refused or failed.
+/// Reason why the store refused or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// No such row, or one of another workspace.
+    /// The row does not exist, or belongs to another workspace.
     #[error("{what} `{id}` not found")]
     NotFound {
         /// Kind of resource.
@@ -54,10 +54,10 @@ pub enum StoreError {
     Closed {
         /// The workspace.
         workspace: WorkspaceId,
-        /// Why, as the operator put it.
+        /// The operator's reason.
         reason: Option<String>,
     },
-    /// There is one of that name.
+    /// A resource of that name exists.
     #[error("{what} `{id}` already exists; choose another name")]
     Exists {
         /// Kind of resource, with its article.

@@ -49,7 +49,7 @@ pub struct FunctionSpec {
     pub secrets: BTreeMap<String, String>,
     /// Settings for calls; absent ones have their defaults.
     pub settings: FunctionSettings,
-    /// Names that stand for versions.
+    /// Names for versions.
     pub aliases: BTreeMap<String, Alias>,
 }
 
@@ -121,7 +121,7 @@ pub struct RunRecord {
     pub run: Run,
     /// The queue runs it.
     pub queued: bool,
-    /// When its next attempt begins; `None` while one runs.
+    /// When its next attempt starts; `None` while one runs.
     pub due_at: Option<Timestamp>,
     /// The event, while queued and after the call was dead-lettered.
     pub event: Option<Vec<u8>>,
@@ -171,7 +171,7 @@ impl RunRecord {
 /// Filter of a function's calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunSelect {
-    /// Only those that were given up.
+    /// Only dead letters: calls that are no longer retried.
     pub dead_letters: bool,
     /// At most this many.
     pub limit: u32,
@@ -197,11 +197,11 @@ pub trait FunctionStore: Send + Sync {
     async fn insert_function(&self, record: &FunctionRecord) -> Result<()>;
     /// Returns the function of a workspace, or of any.
     async fn function(&self, workspace: Option<&WorkspaceId>, id: &FunctionId) -> Result<FunctionRecord>;
-    /// The one of a workspace with that id or, where none has it, that name.
+    /// The function of a workspace with that id or, if none has it, that name.
     async fn function_named(&self, workspace: &WorkspaceId, text: &str) -> Result<Option<FunctionRecord>>;
     /// Functions of a workspace by name, or of all workspaces.
     async fn functions(&self, workspace: Option<&WorkspaceId>) -> Result<Vec<FunctionRecord>>;
-    /// Writes name and spec. The version is not among them: a deploy may end meanwhile.
+    /// Writes name and spec, but not the version: a concurrent deploy may set it.
     async fn update_function(&self, record: &FunctionRecord) -> Result<()>;
     /// Number of changes of functions that this process has committed. Records read at another
     /// count may be stale.
@@ -241,8 +241,8 @@ pub trait FunctionStore: Send + Sync {
 /// Calls of functions.
 #[async_trait]
 pub trait FunctionRunStore: Send + Sync {
-    /// Adds or replaces calls, with their usage, in one transaction. Calls of functions that are
-    /// gone are not kept; what they used is.
+    /// Adds or replaces calls, with their usage, in one transaction. Calls of deleted functions are
+    /// not stored, but their usage is.
     async fn put_runs(&self, records: &[RunRecord]) -> Result<()>;
     /// Adds a call for the queue. Quota: `QUEUED_RUNS_PER_WORKSPACE_MAX`.
     async fn enqueue_run(&self, record: &RunRecord) -> Result<()>;

@@ -7,8 +7,8 @@ use crate::Result;
 /// Facts of an installation.
 #[async_trait]
 pub trait InstallationStore: Send + Sync {
-    /// The fingerprint of the join secret that this installation was made with. The first one that is asked
-    /// about is kept.
+    /// The fingerprint of the join secret that this installation was created with. The first call
+    /// stores `ours`.
     async fn secret_fingerprint(&self, ours: &str) -> Result<String>;
     /// Stores another one.
     async fn replace_secret_fingerprint(&self, ours: &str) -> Result<()>;
@@ -19,15 +19,15 @@ pub trait InstallationStore: Send + Sync {
 pub struct SealedRows {
     /// Rows that may have secrets.
     pub rows: u64,
-    /// Those of which something was sealed anew.
+    /// Rows with a newly sealed value.
     pub sealed: u64,
 }
 
 /// Secrets in rows, which are sealed with the join secret.
 #[async_trait]
 pub trait SecretStore: Send + Sync {
-    /// Seals what is not sealed with the current generation: rows of an earlier version, and after a rotation
-    /// all rows. Safe to cut off and to repeat.
+    /// Seals values that are not sealed with the current generation: rows of an earlier version,
+    /// and after a rotation all rows. Safe to interrupt and to repeat.
     async fn seal_rows(&self) -> Result<SealedRows>;
     /// Removes secrets that the join secret does not open, because another one took the place of a lost
     /// one. Returns the number of rows.

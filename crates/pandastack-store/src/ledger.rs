@@ -52,7 +52,7 @@ pub trait LedgerStore: Send + Sync {
     async fn audit_exported(&self) -> Result<i64>;
     /// Records it.
     async fn put_audit_exported(&self, id: i64) -> Result<()>;
-    /// Removes the oldest entries, up to the first that is not older than given.
+    /// Removes the oldest entries, up to the first that is not older than `before`.
     async fn prune_audit(&self, before: Timestamp) -> Result<u64>;
     /// Usage of a workspace from one time (inclusive) to another (exclusive).
     async fn usage(&self, workspace: &WorkspaceId, from: Timestamp, to: Timestamp) -> Result<UsageTotals>;

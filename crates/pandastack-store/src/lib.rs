@@ -57,8 +57,8 @@ pub enum Durability {
 }
 
 /// The durability that a transition needs by itself. `created` and `deleting` need none: their
-/// caller waits for [`Store::sync`] while the host works, before the client is told. Once the row
-/// in `creating` is on disk, reconciling with the host finds the rest. `lost` and `deleted` are
+/// caller waits for [`Store::sync`] while the host works, before it answers the client. Once the
+/// row in `creating` is on disk, reconciling with the host finds the rest. `lost` and `deleted` are
 /// found again the same way.
 pub fn durability_of(transition: Transition) -> Durability {
     match transition {
@@ -87,7 +87,7 @@ pub struct IdempotencyClaim {
     pub key: IdempotencyKey,
     /// SHA-256 of method, path and body.
     pub fingerprint: Vec<u8>,
-    /// The process that asks.
+    /// The requesting process.
     pub instance: String,
     /// When.
     pub at: Timestamp,
@@ -129,7 +129,7 @@ pub struct SandboxUpdate {
 pub struct Promotion {
     /// Events of the promoted child and of the deleted siblings.
     pub events: Vec<Event>,
-    /// Siblings whose deletion is recorded, oldest first; their machines are still there.
+    /// Siblings whose deletion is recorded, oldest first; their machines still exist.
     pub leaving: Vec<SandboxRecord>,
     /// Siblings that would go if they had not been promoted before, oldest first.
     pub staying: Vec<SandboxId>,
@@ -138,7 +138,7 @@ pub struct Promotion {
 /// Filter of sandboxes.
 #[derive(Debug, Clone)]
 pub enum Select {
-    /// Of a workspace, oldest first, without those that belong to a service.
+    /// Sandboxes of a workspace, oldest first, without those of services.
     Workspace(WorkspaceId),
     /// Of a workspace, oldest first, with those of services.
     WholeWorkspace(WorkspaceId),
@@ -183,7 +183,7 @@ pub trait TokenStore: Send + Sync {
     async fn count_tokens(&self) -> Result<u64>;
 }
 
-/// Hosts and what they report.
+/// Hosts and their reports.
 #[async_trait]
 pub trait HostStore: Send + Sync {
     /// Adds or replaces a host.
@@ -192,8 +192,8 @@ pub trait HostStore: Send + Sync {
     async fn hosts(&self) -> Result<Vec<HostRecord>>;
     /// Returns the host, if it ever reported.
     async fn host(&self, id: &HostId) -> Result<Option<HostRecord>>;
-    /// Appends what sandboxes used since the totals recorded last. Totals that went back count as a
-    /// restart from zero.
+    /// Appends the sandboxes' usage since the totals recorded last. Totals that went back count as
+    /// a restart from zero.
     async fn record_usage(&self, totals: &[(SandboxId, Usage)], at: Timestamp) -> Result<()>;
 }
 
@@ -221,8 +221,8 @@ pub trait SandboxStore: Send + Sync {
     /// Changes a field other than the state, with an event.
     async fn amend(&self, id: &SandboxId, amendment: &Amendment, at: Timestamp) -> Result<SandboxUpdate>;
     /// Promotes a child of a fork. With `alone` its siblings go to `stopping` in the same
-    /// transaction, apart from those that were promoted before: of two children that are promoted
-    /// at the same time, one wins and the other is refused.
+    /// transaction, except siblings that were promoted before: if two children are promoted at the
+    /// same time, one succeeds and the other is refused.
     async fn promote(
         &self,
         workspace: &WorkspaceId,

@@ -14,8 +14,8 @@ pub struct MemberRecord {
     pub id: MemberId,
     /// Tenant.
     pub workspace: WorkspaceId,
-    /// Issuer and subject at the login provider. `None` for somebody who was added by email and has not
-    /// signed in.
+    /// Issuer and subject at the login provider. `None` for a person who was added by email and has
+    /// not signed in.
     pub identity: Option<Identity>,
     /// Email address in lower case.
     pub email: Option<String>,
@@ -43,7 +43,7 @@ pub struct Identity {
 }
 
 impl MemberRecord {
-    /// The role that counts: groups go before what an owner gave.
+    /// The effective role: groups take precedence over a role set by an owner.
     pub fn effective_role(&self) -> Option<Role> {
         self.group_role.or(self.role)
     }
@@ -52,14 +52,14 @@ impl MemberRecord {
 /// Members and their sessions. A session is a [`TokenRecord`] with `session` set.
 #[async_trait]
 pub trait MemberStore: Send + Sync {
-    /// Adds a member that is not there yet. Quota: `MEMBERS_PER_WORKSPACE_MAX`.
+    /// Adds a new member. Quota: `MEMBERS_PER_WORKSPACE_MAX`.
     async fn insert_member(&self, member: &MemberRecord) -> Result<()>;
     /// The members of a workspace, oldest first.
     async fn members(&self, workspace: &WorkspaceId) -> Result<Vec<MemberRecord>>;
     /// Returns the member of a workspace.
     async fn member(&self, workspace: &WorkspaceId, id: &MemberId) -> Result<MemberRecord>;
-    /// In every workspace: the members that are this person, and those that were added by this address and
-    /// have not signed in.
+    /// In every workspace: the members bound to this identity, and the members added with this
+    /// address that have not signed in.
     async fn members_of(&self, identity: &Identity, email: Option<&str>) -> Result<Vec<MemberRecord>>;
     /// Changes the role of a member, also in open sessions.
     async fn set_member_role(
@@ -68,8 +68,8 @@ pub trait MemberStore: Send + Sync {
         id: &MemberId,
         role: Role,
     ) -> Result<MemberRecord>;
-    /// Writes what a sign-in tells about a member, which applies to its sessions immediately. Refused if
-    /// the member changed meanwhile: removed, or added by another sign-in.
+    /// Writes a sign-in's data of a member, which applies to its sessions immediately. Refused if
+    /// the member changed during the sign-in: removed, or added by another sign-in.
     async fn update_member(&self, member: &MemberRecord) -> Result<()>;
     /// Removes a member with its sessions.
     async fn delete_member(&self, workspace: &WorkspaceId, id: &MemberId) -> Result<()>;

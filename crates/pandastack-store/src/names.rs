@@ -34,12 +34,12 @@ impl Named {
 /// Names.
 #[async_trait]
 pub trait NameStore: Send + Sync {
-    /// The id of what has this id or name, else of the only one whose id begins with the text. Refuses a text
-    /// with which several ids begin.
+    /// The id of the resource with this id or name, else of the only one whose id begins with the
+    /// text. Refuses an ambiguous prefix.
     async fn find_named(&self, workspace: &WorkspaceId, kind: Named, text: &str) -> Result<Option<String>>;
 }
 
-/// The one that a text means among rows of id and name, at most three of which are needed.
+/// Chooses the row that a text names, among rows of id and name. Three rows are enough to decide.
 pub(crate) fn choose(kind: &str, text: &str, found: Vec<(String, Option<String>)>) -> Result<Option<String>> {
     let exact = |(id, name): &&(String, Option<String>)| id == text || name.as_deref() == Some(text);
     if let Some((id, _)) = found.iter().find(exact) {

@@ -42,15 +42,16 @@ pub trait ReplicaStore: Send + Sync {
     async fn replicas(&self) -> Result<Vec<Replica>>;
     /// Notifies every replica that app names may have new targets.
     async fn notify_names_changed(&self) -> Result<()>;
-    /// Returns whether commits of this replica come back to it as [`ReplicaChange`], in the order
-    /// of commits among all replicas.
+    /// Returns whether this replica receives its own commits as [`ReplicaChange`], in the order of
+    /// commits among all replicas.
     fn publishes_changes(&self) -> bool;
 }
 
 /// A replica's membership, until the connection ends or it is dropped.
 #[async_trait]
 pub trait Session: Send {
-    /// Sends a heartbeat, and makes this session the leader if there is none. Returns whether it leads.
+    /// Sends a heartbeat, and makes this session the leader if no session leads. Returns whether it
+    /// leads.
     async fn beat(&mut self) -> Result<bool>;
     /// Waits for changes. Cancel-safe. An error ends the session.
     async fn next_changes(&mut self) -> Result<Vec<ReplicaChange>>;

@@ -31,7 +31,7 @@ pub struct ScheduleSpec {
     pub target: ScheduleTarget,
     /// Options, with every default filled in.
     pub options: ScheduleOptions,
-    /// Why it is paused, when it was not a client that paused it.
+    /// Reason why it is paused, if no client paused it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused_reason: Option<String>,
 }
@@ -79,8 +79,8 @@ pub struct ScheduleRecord {
 }
 
 impl ScheduleRecord {
-    /// Records how a scheduled run ended for good: counts failures, and pauses or alerts where enough came
-    /// in a row.
+    /// Records the final result of a scheduled run: counts failures, and pauses or alerts after
+    /// enough in a row.
     pub fn note_end(&mut self, run: &ScheduleRunId, state: RunState, at: Timestamp) {
         match state {
             RunState::Success => self.failures = 0,
@@ -115,7 +115,7 @@ pub enum RunState {
     Error,
     /// Took too long.
     Timeout,
-    /// Not run.
+    /// Skipped.
     Skipped,
     /// Cancelled.
     Cancelled,
@@ -180,7 +180,7 @@ pub struct RunOutcome {
     pub stderr: String,
     /// Some of it was dropped.
     pub truncated: bool,
-    /// Why it failed, was skipped or was cancelled.
+    /// Reason why it failed, was skipped or was cancelled.
     pub error: Option<String>,
     /// Time of the last try.
     pub duration_ms: u64,
@@ -201,13 +201,13 @@ pub struct RunRecord {
     pub workspace: WorkspaceId,
     /// Origin of the run.
     pub origin: RunOrigin,
-    /// The instant it stands for.
+    /// The scheduled instant that the run is for.
     pub scheduled_for: Timestamp,
     /// State.
     pub state: RunState,
-    /// Not begun before.
+    /// Earliest start.
     pub not_before: Timestamp,
-    /// Tries begun.
+    /// Started attempts.
     pub attempt: u32,
     /// Tries that ended with their server.
     pub interruptions: u32,
@@ -230,7 +230,7 @@ pub struct DueRuns {
     pub schedule: ScheduleId,
     /// The revision that was read.
     pub revision: i64,
-    /// Everything up to here is decided.
+    /// Instants up to this time are decided.
     pub cursor: Timestamp,
     /// Time of the next run.
     pub next_run_at: Option<Timestamp>,
@@ -241,9 +241,9 @@ pub struct DueRuns {
 /// The runs claimed by one read of the queue.
 #[derive(Debug, Default)]
 pub struct ClaimedRuns {
-    /// Runs that begin now, with their schedules.
+    /// Started runs, with their schedules.
     pub started: Vec<(ScheduleRecord, RunRecord)>,
-    /// Runs that ended without having begun, or because a later one replaces them.
+    /// Runs that ended without a start, or because a later one replaces them.
     pub ended: Vec<ScheduleRunId>,
 }
 
@@ -278,14 +278,14 @@ pub trait ScheduleStore: Send + Sync {
     /// Replaces a schedule if it is still at `record.revision`, and makes waiting runs due again;
     /// returns whether it did.
     async fn replace_schedule(&self, record: &ScheduleRecord) -> Result<bool>;
-    /// Removes one with its runs; returns those that were in progress.
+    /// Removes a schedule with its runs; returns the runs that were in progress.
     async fn delete_schedule(&self, workspace: &WorkspaceId, id: &ScheduleId) -> Result<Vec<ScheduleRunId>>;
     /// Schedules whose next run is due, longest overdue first.
     async fn schedules_due(&self, at: Timestamp, limit: u32) -> Result<Vec<ScheduleRecord>>;
     /// Stores decisions, each if its schedule is still at the revision that was read; returns their
     /// number.
     async fn fire(&self, firings: &[DueRuns]) -> Result<u64>;
-    /// When there is something to do next: a time to fire, an alert, and `with_runs` a run that may begin.
+    /// Time of the next work: a firing, an alert, or with `with_runs` a run that may start.
     async fn next_schedule_work(&self, with_runs: bool) -> Result<Option<Timestamp>>;
     /// Alerts to be sent now; each counts as tried, and is retried at `retry_at` unless it is settled.
     async fn claim_alerts(
@@ -294,18 +294,18 @@ pub trait ScheduleStore: Send + Sync {
         retry_at: Timestamp,
         limit: u32,
     ) -> Result<Vec<(ScheduleRecord, RunRecord)>>;
-    /// An alert was sent, or is given up.
+    /// Records that an alert was sent, or is no longer retried.
     async fn settle_alert(&self, id: &ScheduleId, run: &ScheduleRunId) -> Result<()>;
 }
 
 /// Runs of schedules.
 #[async_trait]
 pub trait RunStore: Send + Sync {
-    /// Adds a run that a client asked for.
+    /// Adds a run requested by a client.
     async fn insert_run(&self, run: &RunRecord) -> Result<()>;
-    /// Starts runs whose time has come, as overlap allows, at most `limit`.
+    /// Starts due runs, as far as the overlap policy allows, at most `limit`.
     async fn claim_runs(&self, instance: &str, at: Timestamp, limit: u32) -> Result<ClaimedRuns>;
-    /// Ends a try; `false` when the run was ended otherwise meanwhile.
+    /// Ends an attempt; `false` if the run has already ended in another way.
     async fn end_run(&self, end: &RunEnd) -> Result<bool>;
     /// Cancels a run; `false` if it has already ended.
     async fn cancel_run(&self, workspace: &WorkspaceId, id: &ScheduleRunId, at: Timestamp) -> Result<bool>;

@@ -140,7 +140,7 @@ pub struct BuildSpec {
     pub failure: Option<BuildFailure>,
     /// Steps in all.
     pub steps: Option<usize>,
-    /// Steps that came from an earlier build.
+    /// Steps reused from an earlier build.
     pub cached_steps: Option<usize>,
     /// Base of the build.
     pub base: String,
@@ -189,13 +189,14 @@ pub struct LayerRecord {
 /// Templates.
 #[async_trait]
 pub trait TemplateStore: Send + Sync {
-    /// The template of that name; it is added if there is none. Quota: `TEMPLATES_PER_WORKSPACE_MAX`.
+    /// The template of that name; it is added if it does not exist. Quota:
+    /// `TEMPLATES_PER_WORKSPACE_MAX`.
     async fn ensure_template(&self, record: &TemplateRecord) -> Result<TemplateRecord>;
     /// The template of that name.
     async fn template(&self, workspace: &WorkspaceId, name: &str) -> Result<Option<TemplateRecord>>;
     /// Templates of a workspace, by name.
     async fn templates(&self, workspace: &WorkspaceId) -> Result<Vec<TemplateRecord>>;
-    /// Writes what can change.
+    /// Writes the mutable fields.
     async fn update_template(&self, record: &TemplateRecord) -> Result<()>;
     /// Removes a template with its tags, builds and logs. Succeeds if it does not exist.
     async fn delete_template(&self, id: &TemplateId) -> Result<()>;
@@ -208,9 +209,9 @@ pub trait TemplateStore: Send + Sync {
     async fn build(&self, workspace: &WorkspaceId, id: &BuildId) -> Result<BuildRecord>;
     /// The newest `TEMPLATE_BUILDS_LISTED_MAX` of a workspace, newest first.
     async fn builds(&self, workspace: &WorkspaceId) -> Result<Vec<BuildRecord>>;
-    /// All of a workspace, newest first, without what they are to do.
+    /// All builds of a workspace, newest first, without their inputs.
     async fn build_heads(&self, workspace: &WorkspaceId) -> Result<Vec<BuildHead>>;
-    /// The name of a template of which a snapshot is a version.
+    /// The name of the template that a snapshot is a version of.
     async fn template_of_snapshot(
         &self,
         workspace: &WorkspaceId,
@@ -220,8 +221,8 @@ pub trait TemplateStore: Send + Sync {
     async fn builds_in_progress(&self) -> Result<Vec<BuildRecord>>;
     /// Writes a build that is in state `from`; returns `false` without writing if it is in another state.
     async fn put_build(&self, record: &BuildRecord, from: BuildState) -> Result<bool>;
-    /// The same, and its tags mean it from now on, as does `latest` unless its request keeps that.
-    /// Quota: `TAGS_PER_TEMPLATE_MAX`.
+    /// The same, and points its tags to it, and `latest` unless its request keeps that. Quota:
+    /// `TAGS_PER_TEMPLATE_MAX`.
     async fn publish_build(&self, record: &BuildRecord, from: BuildState, tags: &[String]) -> Result<bool>;
     /// Removes a build with its log and its tags.
     async fn delete_build(&self, id: &BuildId) -> Result<()>;

@@ -87,7 +87,7 @@ pub struct VolumeHolderRecord {
 }
 
 /// Volumes. Attaching is part of [`super::SandboxStore::insert_sandboxes`]: a sandbox's row and its
-/// hold on its volumes come in one transaction, and the hold ends with the row.
+/// hold on its volumes are added in one transaction, and the hold ends with the row.
 #[async_trait]
 pub trait VolumeStore: Send + Sync {
     /// Adds volumes. Quota: `VOLUMES_PER_WORKSPACE_MAX`.

@@ -48,7 +48,7 @@ pub enum WorkspaceMove {
     Suspend(Option<String>),
     /// Resume it. Lifetimes that were suspended are extended by the time of the suspension.
     Resume,
-    /// Begin to delete it: its keys are gone.
+    /// Start to delete it: its keys are deleted.
     Delete,
     /// Everything in it is deleted.
     Deleted,
@@ -65,8 +65,8 @@ pub trait WorkspaceStore: Send + Sync {
     async fn workspaces(&self) -> Result<Vec<WorkspaceRecord>>;
     /// Workspaces that are suspended or being deleted.
     async fn closed_workspaces(&self) -> Result<Vec<WorkspaceRecord>>;
-    /// Changes whether a workspace may be used. A move to where it is changes nothing; one that is
-    /// being deleted is neither suspended nor resumed.
+    /// Changes whether a workspace may be used. Setting the current state changes nothing; a
+    /// workspace that is being deleted is neither suspended nor resumed.
     async fn move_workspace(
         &self,
         id: &WorkspaceId,

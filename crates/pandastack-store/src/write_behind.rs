@@ -22,7 +22,8 @@ use crate::{self as store, Store};
 const BATCH_MAX: usize = 256;
 /// Time that a record waits for others to share its batch.
 const LINGER: Duration = Duration::from_millis(50);
-/// Time that a reader waits for pending records; beyond it, the reader sees what is written.
+/// Time that a reader waits for pending records; beyond it, the reader sees the records written so
+/// far.
 const FLUSH_WAIT: Duration = Duration::from_secs(5);
 /// Pause after a batch that could not be written.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -61,7 +62,7 @@ impl WriteBehindItem for RunRecord {
 pub struct WriteBehind<T> {
     sender: mpsc::Sender<T>,
     receiver: Mutex<mpsc::Receiver<T>>,
-    /// Records that were put.
+    /// Number of queued records.
     put: AtomicU64,
     /// Number of records that are in the store.
     written: watch::Sender<u64>,
@@ -82,7 +83,7 @@ impl<T: WriteBehindItem> WriteBehind<T> {
     pub async fn put(&self, record: T) {
         match self.sender.reserve().await {
             Ok(place) => {
-                // Counted first, so that none in the queue is missing from what somebody waits for.
+                // Counted first, so that a waiter's target includes every queued record.
                 self.put.fetch_add(1, Ordering::SeqCst);
                 place.send(record);
             }
@@ -90,7 +91,7 @@ impl<T: WriteBehindItem> WriteBehind<T> {
         }
     }
 
-    /// Waits until everything that was put so far is in the store.
+    /// Waits until all records queued so far are in the store.
     pub async fn flush(&self) {
         let put = self.put.load(Ordering::SeqCst);
         let mut written = self.written.subscribe();
@@ -106,7 +107,7 @@ impl<T: WriteBehindItem> WriteBehind<T> {
         self.written.subscribe()
     }
 
-    /// Writes until told to stop, then writes the rest. Only one task does this.
+    /// Writes until `stop`, then writes the rest. Only one task does this.
     pub async fn write(&self, store: &dyn Store, stop: &CancellationToken) {
         let mut receiver = self.receiver.lock().await;
         let mut batch = Vec::with_capacity(BATCH_MAX);

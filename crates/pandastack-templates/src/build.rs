@@ -1,4 +1,4 @@
-//! One build: which stages are needed, what each starts from, and the result of the last.
+//! One build: its required stages, the base of each, and the result of the last.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub(crate) struct Build<'a> {
     /// Steps in all.
     pub(crate) total: usize,
     file: Dockerfile,
-    /// Head of each stage that was begun.
+    /// Head of each started stage.
     heads: Vec<Option<Head>>,
     cached: usize,
 }
@@ -110,7 +110,7 @@ impl<'a> Build<'a> {
         own.chain(further.map(|step| PlannedStep::of(step, self.file.escape))).collect()
     }
 
-    /// Starts what the sandboxes are to find running, and keeps the machine.
+    /// Runs the start command, and snapshots the machine.
     async fn finish(&self, head: &mut Head, number: usize) -> Result<SnapshotId, BuildError> {
         let command = self.start.start_command.as_deref();
         if command.is_none() && self.start.ready.is_none() {
@@ -155,7 +155,7 @@ impl<'a> Build<'a> {
         head.save(self, &key, "started").await
     }
 
-    /// The stage that is asked for.
+    /// The requested stage.
     fn target(&self) -> Result<usize, BuildError> {
         match &self.start.target {
             Some(name) => self
@@ -262,7 +262,7 @@ impl<'a> Build<'a> {
         found.ok_or_else(|| BuildError::new(format!("`{name}` is not an earlier stage of this Dockerfile")))
     }
 
-    /// Head of a stage that was begun before.
+    /// Head of a started stage.
     pub(crate) fn head(&self, index: usize) -> Result<&Head, BuildError> {
         self.heads[index].as_ref().ok_or_else(|| BuildError::new("a stage is used before it is built"))
     }

@@ -1,4 +1,4 @@
-//! Why a build failed.
+//! Reasons of failed builds.
 
 use pandastack_dockerfile::{ExpandError, ParseError};
 use pandastack_sandboxes::output::Exit;
@@ -13,10 +13,10 @@ pub(crate) const CANCELLED: &str = "the build was cancelled";
 /// The message of a build that reached its deadline.
 pub(crate) const TOO_LONG: &str = "the build took too long";
 
-/// Why a build, or one of its steps, failed.
+/// Reason why a build, or one of its steps, failed.
 #[derive(Debug)]
 pub(crate) struct BuildError {
-    /// In a sentence.
+    /// Message, as a sentence.
     pub(crate) message: String,
     /// Failure, with its place in the Dockerfile.
     pub(crate) failure: BuildFailure,
@@ -42,7 +42,8 @@ impl BuildError {
         Self { message, failure }
     }
 
-    /// Says at which step it happened; 0 if steps are not counted yet. Steps of a request have no line.
+    /// Adds the step at which it happened; 0 if steps are not counted yet. Steps of a request have
+    /// no line.
     pub(crate) fn at(mut self, number: usize, line: Option<usize>, instruction: &str) -> Self {
         let shown: String = instruction.chars().take(200).collect();
         let step = Some(number).filter(|number| *number > 0);

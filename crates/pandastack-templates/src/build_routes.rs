@@ -27,7 +27,7 @@ pub struct LogArgs {
     offset: Option<u64>,
 }
 
-/// A build of the workspace; `None` if there is none of that id.
+/// A build of the workspace; `None` if no build has that id.
 async fn own_build(templates: &Templates, caller: &Caller, id: &BuildId) -> Result<Option<BuildRecord>> {
     match templates.store.build(&caller.workspace, id).await {
         Err(StoreError::NotFound { .. }) => Ok(None),

@@ -1,4 +1,4 @@
-//! Templates that come with the platform, and their bakes: the merged view of what all hosts have.
+//! Templates of the platform, and their bakes: the merged view of all hosts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::service::Templates;
 
 /// Longest time for a host to list its builds.
 const ASK_WAIT: Duration = Duration::from_secs(10);
-/// Seconds for which a host is asked to hold its answer while a build has no news.
+/// Seconds for which a host should hold its response while a build has no news (long poll).
 const HOLD_SECONDS: u64 = 10;
 /// Shortest time between two such questions, for hosts that answer at once.
 const ASK_EVERY_MIN: Duration = Duration::from_millis(500);
@@ -126,8 +126,8 @@ impl BuildLog {
             () = shutdown.cancelled() => return None,
             news = news => news,
         };
-        // A host that stops answering ends the stream without its marker, so the client knows it is not
-        // complete.
+        // If the host stops answering, the stream ends without its end marker, so the client knows
+        // it is incomplete.
         self.build = news.ok()?;
         self.shown = self.shown.min(self.build.log.len());
         Some((sse::COMMENT.to_owned(), self))

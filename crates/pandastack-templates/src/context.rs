@@ -77,7 +77,7 @@ pub(crate) struct SelectedFiles {
 /// The files of one owner.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Archive {
-    /// `uid:gid`; empty where owners are not kept.
+    /// `uid:gid`; empty if owners are not kept.
     pub(crate) owner: String,
     /// Path of the archive.
     pub(crate) path: String,
@@ -141,7 +141,7 @@ pub(crate) async fn copy_tree(
         return Err(BuildError::new(format!("`{path}` is not in the stage that is copied from")));
     };
     let root = format!("{STAGES_DIR}/{index}");
-    // A file's archive has just its name; a directory's, what is below it.
+    // A file's archive contains just its name; a directory's, the entries below it.
     let below = if entry.is_dir { path } else { path.rsplit_once('/').map_or("/", |(above, _)| above) };
     machine.write(ARCHIVE, stage.pack(path).await?).await?;
     let directory = format!("{root}{below}");
@@ -156,7 +156,7 @@ pub(crate) async fn copy_tree(
     }
 }
 
-/// Sums or packs what a copy selects.
+/// Hashes or packs the files that a copy selects.
 pub(crate) async fn select(machine: &Machine, selection: &Selection) -> Result<SelectedFiles, BuildError> {
     let input = serde_json::to_string(selection).map_err(|error| BuildError::new(error.to_string()))?;
     let argv = ["python3", "-I", "-S", SCRIPT].map(str::to_owned).to_vec();

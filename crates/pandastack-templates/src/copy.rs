@@ -27,7 +27,7 @@ pub(crate) async fn run(
         Some(name) => Some(build.stage_of(name)?),
         None => None,
     };
-    // Files of another stage are as its key says; those of the context are summed.
+    // The key of another stage determines its files; files of the context are hashed.
     let sum = match from {
         Some(stage) => build.head(stage)?.key.clone(),
         None => {

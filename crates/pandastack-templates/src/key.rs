@@ -3,10 +3,10 @@
 use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 
-/// Grows when steps come to do something else for the same Dockerfile.
+/// Changes when steps behave differently for the same Dockerfile.
 const FORMAT: &str = "layers 2";
 
-/// The key of what a build starts from.
+/// The key of a build's base.
 pub(crate) fn base(parts: &[&str]) -> String {
     hash(std::iter::once(FORMAT).chain(parts.iter().copied()))
 }
@@ -16,7 +16,7 @@ pub(crate) fn step(parent: &str, parts: &[&str]) -> String {
     hash(std::iter::once(parent).chain(parts.iter().copied()))
 }
 
-/// Lengths keep parts apart: `a`, `bc` is not `ab`, `c`.
+/// Hashes each part with its length, so that `a`, `bc` differs from `ab`, `c`.
 fn hash<'a>(parts: impl Iterator<Item = &'a str>) -> String {
     let mut hasher = Sha256::new();
     for part in parts {

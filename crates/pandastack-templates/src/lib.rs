@@ -12,19 +12,20 @@
 //! | module | owns |
 //! |---|---|
 //! | `routes`, `build_routes`, `catalogue`, `view` | the API; the platform's own templates are the hosts' |
-//! | `service` | what the service holds, and what this process does right now |
+//! | `service` | the service's state, and work in progress of this process |
 //! | `ops` | creating, starting, cancelling, publishing, tagging and deleting |
-//! | `runner` | whose turn it is; what is left after a crash |
-//! | `build`, `stage`, `step`, `copy` | one build: its stages, where each stands, and its instructions |
+//! | `runner` | scheduling; recovery after a crash |
+//! | `build`, `stage`, `step`, `copy` | one build: its stages, their progress, and its instructions
+//! |
 //! | `plan`, `scope`, `key` | steps in one form; variables and configuration; keys of layers. Pure |
 //! | `machines`, `context` | builder machines, and the machine that holds the files of a build |
 //! | `ready` | when a start command is ready |
-//! | `log`, `build_error` | what a build says, and why it failed |
-//! | `prune` | which layers, versions and snapshots are needed; the rest is deleted |
+//! | `log`, `build_error` | logs and errors of builds |
+//! | `prune` | deleting unneeded layers, versions and snapshots |
 //!
-//! Must hold: nothing of a build runs on a host or on a server, only in machines; files of a build stream
-//! through and are never kept here; a build that fails, is cancelled or loses its server leaves no
-//! machine; layers belong to one workspace.
+//! Must hold: all code of a build runs in machines, never on a host or a server; files of a build
+//! stream through and are never stored here; a build that fails, is cancelled or loses its server
+//! leaves no machine; layers belong to one workspace.
 
 #![forbid(unsafe_code)]
 

@@ -109,7 +109,7 @@ fn check_start(start: &StartBuild) -> Result<()> {
         .map_err(|error| Error::bad_request(error.to_string()))
 }
 
-/// The template of that name, made if there is none.
+/// The template of that name, created if it does not exist.
 async fn ensure(
     templates: &Templates,
     workspace: WorkspaceId,
@@ -177,7 +177,7 @@ pub(crate) async fn start(
     Ok(build)
 }
 
-/// Cancels a build; one that ended is left as it is. A running build is stopped, and ends soon after.
+/// Cancels a build; an ended build is not changed. A running build is stopped, and ends soon after.
 pub(crate) async fn cancel(templates: &Arc<Templates>, build: BuildRecord) -> Result<()> {
     check_in_progress(&build)?;
     let Some(running) = templates.begin(&build) else {
@@ -186,12 +186,12 @@ pub(crate) async fn cancel(templates: &Arc<Templates>, build: BuildRecord) -> Re
     };
     let own = Arc::clone(templates);
     let end = async move {
-        // Its state was read before it could not change any more.
+        // Read again: the earlier state was read before the build was locked.
         let mut build = own.store.build(&build.workspace, &build.id).await?;
         check_in_progress(&build)?;
         let error = BuildError::new(CANCELLED);
         if !runner::fail(&own, build.clone(), &error, "cancelled").await? {
-            // Only a start can come between: then it is queued.
+            // Only a start can come in between: then the build is queued.
             build = own.store.build(&build.workspace, &build.id).await?;
             check_in_progress(&build)?;
             runner::fail(&own, build, &error, "cancelled").await?;
@@ -260,7 +260,7 @@ pub(crate) async fn publish(
         config,
         ..BuildSpec::default()
     };
-    // Not queued: nobody else may take it up.
+    // Not queued, so that no other task runs it.
     let mut build = record(&template, BuildState::Running, spec);
     let _running = templates.begin(&build);
     templates.store.insert_build(&build).await?;

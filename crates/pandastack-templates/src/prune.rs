@@ -1,7 +1,6 @@
-//! Computes which layers, versions and snapshots a workspace needs; the others are deleted.
+//! Computes the layers, versions and snapshots that a workspace needs, and deletes the others.
 //!
-//! Looks at nothing but the record, so it is safe to repeat. Snapshots of builds that are in progress are
-//! left alone.
+//! Uses only the record, so it is safe to repeat. Snapshots of builds in progress are not touched.
 
 use std::collections::{HashMap, HashSet};
 
@@ -67,9 +66,9 @@ async fn prune_workspace(templates: &Templates, workspace: &WorkspaceId) -> Resu
     Ok(())
 }
 
-/// Deletes cached layers of a workspace whose quota is full, the least recently used first, until there is
-/// room for the largest of them. Returns how many were deleted. Kept are layers that a version is made of,
-/// and those that a running build may have used.
+/// Deletes cached layers of a workspace whose quota is full, the least recently used first, until
+/// the largest of them fits. Returns the number of deleted layers. Keeps layers of versions, and
+/// layers that a running build may have used.
 pub(crate) async fn prune_layers(templates: &Templates, workspace: &WorkspaceId) -> Result<usize> {
     let store = &templates.store;
     let running = store
@@ -92,7 +91,7 @@ pub(crate) async fn prune_layers(templates: &Templates, workspace: &WorkspaceId)
     Ok(given_up.len())
 }
 
-/// The layers to give up for another one, of a list with the most recently used first.
+/// The layers to evict for another one, from a list with the most recently used first.
 fn surplus(
     layers: Vec<LayerRecord>,
     began: Timestamp,
@@ -113,7 +112,7 @@ fn surplus(
         .collect()
 }
 
-/// Builds that are kept and those that are forgotten, of a list with the newest first.
+/// Splits builds, newest first, into builds to keep and builds to delete.
 fn choose(builds: Vec<BuildHead>, tagged: &HashSet<BuildId>) -> (Vec<BuildHead>, Vec<BuildHead>) {
     let mut versions: HashMap<TemplateId, usize> = HashMap::new();
     let mut others = 0;
@@ -131,7 +130,7 @@ fn choose(builds: Vec<BuildHead>, tagged: &HashSet<BuildId>) -> (Vec<BuildHead>,
     })
 }
 
-/// Layers that are kept and those that are not, of a list with the most recently used first.
+/// Splits layers, most recently used first, into layers to keep and layers to delete.
 fn fresh(layers: Vec<LayerRecord>, now: i64) -> (Vec<LayerRecord>, Vec<LayerRecord>) {
     let age_max = i64::try_from(BUILD_LAYER_SECONDS_MAX).unwrap_or(i64::MAX);
     let mut count = 0;

@@ -12,9 +12,10 @@ use crate::build_error::BuildError;
 use crate::scope::Scope;
 use crate::step;
 
-/// Tag of the process of a start command. It is not a step's, so it is running in the snapshot.
+/// Tag of a start command's process. It differs from the steps' tag, so the process keeps running
+/// in the snapshot.
 const START_TAG: &str = "pandastack-start";
-/// Between two looks: nothing tells when a program is ready.
+/// Interval between checks: no event reports that a program is ready.
 const CHECK_EVERY: Duration = Duration::from_millis(200);
 /// Timeout of one check.
 const CHECK_SECONDS: u64 = 30;
@@ -87,7 +88,7 @@ async fn is_ready(
         ReadyCheck::Process(name) => succeeds(machine, &find_process(name)).await,
         ReadyCheck::Command(command) => {
             let argv = scope.argv(&Command::Shell(command.clone()));
-            // A command may itself wait for what it checks.
+            // The check command may wait by itself.
             let seconds = deadline.saturating_duration_since(Instant::now()).as_secs().max(CHECK_SECONDS);
             succeeds(machine, &step::command(scope, argv, seconds).exec).await
         }
@@ -115,7 +116,7 @@ async fn succeeds(machine: &Machine, request: &ExecRequest) -> Result<bool, Buil
     let wait = Duration::from_secs(request.timeout_seconds.unwrap_or_default() + CHECK_SECONDS);
     match machine.exec_within(request, wait).await {
         Ok(done) => Ok(done.exit_code == 0),
-        // A check that hangs is one that failed.
+        // A check that hangs counts as failed.
         Err(error) if error.code == pandastack_types::ErrorCode::ExecTimeout => Ok(false),
         Err(error) => Err(error.into()),
     }

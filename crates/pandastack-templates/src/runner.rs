@@ -1,8 +1,8 @@
 //! Schedules builds, and recovers them after a crash.
 //!
-//! Builds run on the leader, a few at once. Workspaces take turns; of one workspace, the oldest build is
-//! first. A build that was in progress when its server ended is not taken up again: it fails, its machines go,
-//! and the next build finds the layers that it made.
+//! Builds run on the leader, a few at once. Workspaces take turns; of one workspace, the oldest
+//! build is first. A build that was in progress when its server ended is not resumed: it fails, its
+//! machines are deleted, and the next build reuses its layers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -48,7 +48,8 @@ pub async fn run(templates: Arc<Templates>) {
     }
 }
 
-/// Ends builds that no server runs any more, and those whose files or start did not come in time.
+/// Ends builds that no server runs any more, and builds whose files or start did not arrive in
+/// time.
 async fn end_left(templates: &Arc<Templates>) {
     let builds = match templates.store.builds_in_progress().await {
         Ok(builds) => builds,
@@ -71,7 +72,7 @@ async fn end_left(templates: &Arc<Templates>) {
     }
 }
 
-/// Why a build that has not ended must end, and in which phase.
+/// Reason why an unfinished build must end, and its phase.
 fn abort_reason(templates: &Templates, build: &BuildRecord) -> Option<(BuildError, &'static str)> {
     let spec = &build.spec;
     match (build.state, &spec.error) {
@@ -119,8 +120,8 @@ async fn start_due_builds(templates: &Arc<Templates>) -> Result<()> {
     }
 }
 
-/// Next one of the queued builds, oldest first: workspaces take turns, and none has too many at
-/// once.
+/// Next one of the queued builds, oldest first: workspaces take turns, each with a limit of
+/// concurrent builds.
 fn next_turn(
     queued: &[BuildRecord],
     running: &HashMap<WorkspaceId, usize>,
@@ -150,7 +151,7 @@ async fn run_build(templates: Arc<Templates>, build: BuildRecord, running: Build
 
 async fn run_one(templates: &Arc<Templates>, build: BuildRecord, running: &BuildLock) -> Result<()> {
     if let Err(error) = context::prolong(templates, &build).await {
-        // If its files are gone when they are needed, the build says so.
+        // If its files are gone when they are needed, the build reports that.
         tracing::warn!(
             build = %build.id, error = %chain(&error),
             "cannot extend the TTL of the machine with the build files"
@@ -167,7 +168,7 @@ async fn run_one(templates: &Arc<Templates>, build: BuildRecord, running: &Build
         () = running.stop.cancelled() => None,
     };
     if built.is_none() && templates.background.shutdown.is_cancelled() {
-        // Its successor ends it.
+        // The next server process ends it.
         return Ok(());
     }
     let published = match built {
@@ -214,8 +215,8 @@ async fn publish(templates: &Arc<Templates>, mut build: BuildRecord, built: Buil
     }
 }
 
-/// Records why a build ended, and deletes its machines. False, and nothing is deleted, if it is not in its
-/// state any more. The caller has [`Templates::begin`] of it.
+/// Records why a build ended, and deletes its machines. Returns false, and deletes nothing, if the
+/// build's state has changed. The caller holds the lock of [`Templates::begin`].
 pub(crate) async fn fail(
     templates: &Templates,
     mut build: BuildRecord,

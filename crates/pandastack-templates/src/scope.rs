@@ -49,7 +49,7 @@ pub(crate) struct Scope {
     cmd_is_set: bool,
 }
 
-/// `ARG`s before the first `FROM`, and what the caller gave.
+/// `ARG`s before the first `FROM`, and the caller's values.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Globals {
     pub(crate) declared: BTreeMap<String, String>,
@@ -106,7 +106,7 @@ impl Globals {
         Ok(())
     }
 
-    /// Expands what a `FROM` says.
+    /// Expands the text of a `FROM`.
     pub(crate) fn expand(&self, text: &str) -> Result<String, ExpandError> {
         expand(text, self.escape.unwrap_or('\\'), &|name| self.declared.get(name).cloned())
     }
@@ -197,7 +197,7 @@ impl Scope {
     pub(crate) fn configure(&mut self, step: &Instruction, globals: &Globals) -> Result<bool, ExpandError> {
         match step {
             Instruction::Env(pairs) => {
-                // All values of one instruction see what was before it.
+                // All values of one instruction see the variables from before it.
                 let before = self.clone();
                 for (name, value) in pairs {
                     let (name, value) = (before.expand(name)?, before.expand(value)?);

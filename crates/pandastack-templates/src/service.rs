@@ -14,7 +14,7 @@ use pandastack_types::{BuildId, Error, Result, WorkspaceId};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-/// Longest time for a build to end after it was told to stop.
+/// Longest time for a build to end after a stop request.
 const STOP_WAIT: Duration = Duration::from_secs(60);
 
 /// The templates of a server.
@@ -45,8 +45,8 @@ struct RunningBuild {
     stop: CancellationToken,
 }
 
-/// The right to run or end a build: one at a time has it. Dropping it takes the build off the list of those
-/// that run.
+/// The exclusive right to run or end a build. Dropping it removes the build from the list of
+/// running builds.
 pub(crate) struct BuildLock {
     templates: Arc<Templates>,
     id: BuildId,

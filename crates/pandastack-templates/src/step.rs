@@ -66,7 +66,7 @@ async fn execute(
     }
 }
 
-/// Everything of a scope that a command can see.
+/// Everything in a scope that affects a command.
 fn described(scope: &Scope) -> Result<String, BuildError> {
     let seen = (&scope.config, scope.environment());
     serde_json::to_string(&seen).map_err(|error| BuildError::new(error.to_string()))
@@ -151,7 +151,7 @@ pub(crate) fn command(scope: &Scope, argv: Vec<String>, seconds: u64) -> StartPr
     }
 }
 
-/// Time left until a deadline; an error if there is none.
+/// Time left until a deadline; an error if no time is left.
 pub(crate) fn time_left(deadline: Deadline) -> Result<std::time::Duration, BuildError> {
     let left = deadline.saturating_duration_since(Deadline::now());
     match left.is_zero() {

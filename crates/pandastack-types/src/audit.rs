@@ -6,8 +6,8 @@
 //! prefix, key label, method, route, path, sandbox (empty for none), status, request ID, milliseconds. The
 //! chain covers the whole installation, in the order of ids.
 //!
-//! Whoever can rewrite the whole database can also compute a new chain. A copy of the last hash elsewhere,
-//! such as in an exported log, shows that.
+//! An attacker who can rewrite the whole database can also compute a new chain. A copy of the last
+//! hash elsewhere, such as in an exported log, shows that.
 
 use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
@@ -62,13 +62,13 @@ pub enum ChainBreak {
         /// The entry.
         id: i64,
     },
-    /// The entry before is not the one that it was written after.
+    /// The previous entry is not the one that this entry was written after.
     #[error("entries before entry {id} are missing or were replaced")]
     Gap {
         /// The entry.
         id: i64,
     },
-    /// The last entry is not the one that was written last.
+    /// The last entry is not the one that was written last: entries at the end are missing.
     #[error("entries at the end are missing: no entry has the hash {head}")]
     Cut {
         /// Hash of the entry that was written last.

@@ -1,5 +1,5 @@
-//! Checks of commands, as control and agents make them: control before it looks for the host, an agent also
-//! for commands that arrive on a socket.
+//! Checks of commands, in control and in agents: control runs them before it looks up the host, an
+//! agent also for commands that arrive on a socket.
 //!
 //! Each refusal is a sentence that names the field.
 

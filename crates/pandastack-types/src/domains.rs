@@ -4,10 +4,10 @@
 //! |---|---|
 //! | `D`, `api.D`, `sandbox.D`, and every configured API name | the platform, before any app |
 //! | `<label>.D` | the app of that name or id |
-//! | anything deeper below `D` | nobody |
+//! | anything deeper below `D` | no one |
 //!
-//! `localhost` is always such a domain. Other domains are configuration: what a caller writes into `Host`
-//! says nothing about who owns a name.
+//! `localhost` is always such a domain. Other domains are configuration: the `Host` header of a
+//! caller is no evidence of who owns a name.
 
 use std::net::IpAddr;
 
@@ -26,7 +26,7 @@ pub struct Domains {
     api_names: Vec<String>,
 }
 
-/// A configured name that is no host name.
+/// A configured name that is not a host name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a domain; use a name such as panda.example.com, without a scheme or a port")]
 pub struct InvalidDomain(pub String);

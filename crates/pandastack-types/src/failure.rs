@@ -64,8 +64,8 @@ impl Error {
 
 /// The text of an error and of its causes, joined by colons.
 ///
-/// None of our texts repeats its cause, so a text alone says what failed and not why. Errors of other crates
-/// sometimes repeat it; their causes are left out.
+/// None of our texts repeats its cause, so a text alone describes the failure without the reason.
+/// Errors of other crates sometimes repeat it; their causes are omitted.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut last = text.clone();

@@ -1,9 +1,10 @@
 //! Traffic grants: the protocol by which an agent permits an edge to send requests to a guest.
 //!
-//! An edge that wants to send requests to a sandbox asks its agent for a grant (`POST /agent/v1/sandboxes/{id}/door`,
-//! upgraded to [`UPGRADE`]). The agent wakes a sleeping sandbox, or with `?wake=false` refuses with `conflict`, then answers with the guest's address in
-//! [`ADDRESS_HEADER`].
-//! While the stream is open the edge may use that address without asking. Each message is one byte:
+//! An edge that wants to send requests to a sandbox asks its agent for a grant (`POST
+//! /agent/v1/sandboxes/{id}/door`, upgraded to [`UPGRADE`]). The agent wakes a sleeping sandbox, or
+//! with `?wake=false` refuses with `conflict`, then answers with the guest's address in
+//! [`ADDRESS_HEADER`]. While the stream is open the edge may use that address without another
+//! request. Each message is one byte:
 //!
 //! ```text
 //!   edge                                   agent

@@ -56,10 +56,10 @@ pub struct Mirror {
     pub url: MirrorUrl,
 }
 
-/// Why a text is no mirror.
+/// Reason why a text is not a mirror.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MirrorError {
-    /// There is no such package manager.
+    /// The package manager is unknown.
     #[error("invalid mirror `{0}`; write TOOL=URL with pip, npm, apt, cargo or go as the tool")]
     Kind(String),
     /// The address cannot be used.
@@ -110,7 +110,7 @@ impl MirrorUrl {
         host.to_ascii_lowercase()
     }
 
-    /// Port, by default that of the scheme.
+    /// Port; by default the scheme's.
     pub fn port(&self) -> u16 {
         let default = if self.is_plain() { 80 } else { 443 };
         self.authority().split_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(default)

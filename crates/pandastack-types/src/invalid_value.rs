@@ -1,6 +1,6 @@
 //! The error of values that are written as text.
 
-/// Why a text is not a value of a type, with the values that are.
+/// An invalid value of a type, with the valid ones.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidValue(String);

@@ -22,8 +22,8 @@ pub const OUTPUT_BYTES_HELD_PER_WORKSPACE_MAX: usize = 96 * 1024 * 1024;
 pub const OUTPUT_BYTES_HELD_PER_HOST_MAX: usize = 384 * 1024 * 1024;
 /// Bytes that the sandboxes of a workspace may hold on a host even if others use up its total.
 pub const OUTPUT_BYTES_RESERVED_PER_WORKSPACE: usize = 4 * 1024 * 1024;
-/// First bytes of each output stream of a command, which count for nobody: small commands never fail
-/// because of large ones.
+/// First bytes of each output stream of a command, which count against no limit: small commands
+/// never fail because of large ones.
 pub const OUTPUT_BYTES_FREE: usize = 16 * 1024;
 /// Bytes of each output stream that a server keeps of commands it runs for itself, such as those of builds: the end.
 pub const OWN_OUTPUT_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -134,8 +134,8 @@ pub const DATABASE_IDLE_SECONDS: u64 = 300;
 pub const REQUESTS_PER_SECOND_DEFAULT: u32 = 1_000;
 /// Requests a workspace may make at once after a pause, as seconds of its rate.
 pub const REQUEST_BURST_SECONDS: u32 = 2;
-/// Keys that are not good which one address may come with at once. Beyond it: 429 `rate_limited` for keys that were never
-/// good here, whatever they are.
+/// Invalid keys that one address may send at once. Beyond it: 429 `rate_limited` for every key that
+/// was never valid here.
 pub const KEY_FAILURES_BURST: f64 = 30.0;
 /// Rate at which failed key attempts of an address are forgiven.
 pub const KEY_FAILURES_PER_SECOND: f64 = 0.5;
@@ -147,8 +147,8 @@ pub const MEMBERS_PER_WORKSPACE_MAX: u64 = 1_000;
 pub const SESSIONS_PER_MEMBER_MAX: u32 = 20;
 /// Longest email address or subject of a member. Beyond it: 400 `bad_request`.
 pub const MEMBER_TEXT_BYTES_MAX: usize = 256;
-/// Largest body of a sign-in on a device, which is read before anybody is known. Beyond it: 413
-/// `body_too_large`.
+/// Largest body of a sign-in on a device, which is read before the client is authenticated. Beyond
+/// it: 413 `body_too_large`.
 pub const LOGIN_BYTES_MAX: usize = 16 * 1024;
 /// Calls to the login provider at once. Beyond it: 503 `unavailable` with `Retry-After`.
 pub const LOGIN_CALLS_MAX: usize = 16;

@@ -58,7 +58,7 @@ impl std::fmt::Debug for LinkKey {
     }
 }
 
-/// Why a signature was refused.
+/// Reason why a signature was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LinkRefused {
     /// No signature, or not in our form.
@@ -72,7 +72,7 @@ pub enum LinkRefused {
         "the link signature is over {SKEW_SECONDS_MAX} s old or in the future; synchronize the hosts' clocks"
     )]
     Expired,
-    /// Another secret, path or direction.
+    /// The signature was made with another secret, path or direction.
     #[error("the link signature does not match; set the same join secret on both sides")]
     Mismatch,
 }
@@ -83,7 +83,7 @@ impl LinkKey {
         SecretRing::new(secret).map(Self::from)
     }
 
-    /// The generations as they are now.
+    /// The current generations.
     pub fn ring(&self) -> SecretRing {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -142,7 +142,7 @@ impl LinkKey {
         host.parse().map_err(|_| LinkRefused::Missing)
     }
 
-    /// Tells the current generation from other secrets, and nothing of either.
+    /// Identifies the current generation without revealing it.
     pub fn fingerprint(&self) -> String {
         self.with(|ring| fingerprint(ring.current()))
     }
@@ -167,7 +167,7 @@ impl LinkKey {
         self.with(|ring| ring.current().number)
     }
 
-    /// A secret for another purpose, of which nothing leads back to this one.
+    /// Derives a secret for another purpose, from which this one cannot be recovered.
     pub fn derive(&self, purpose: &str, parts: &[&str]) -> String {
         self.with(|ring| derive(ring.current(), purpose, parts))
     }
@@ -177,13 +177,13 @@ impl LinkKey {
         self.with(|ring| ring.active().map(|one| derive(one, purpose, parts)).collect())
     }
 
-    /// The same by one generation, whatever its state. `None` if there is no such generation.
+    /// The same by one generation, in any state. `None` if the generation does not exist.
     pub fn derive_with(&self, generation: u8, purpose: &str, parts: &[&str]) -> Option<String> {
         self.with(|ring| ring.generation(generation).map(|one| derive(one, purpose, parts)))
     }
 
-    /// The same by the first generation: for what a rotation must not change, because its owner would have to
-    /// change it elsewhere or because it opens what was written long ago.
+    /// The same by the first generation: for secrets that a rotation must not change, because their
+    /// owner would have to change them elsewhere or because they open old data.
     pub fn derive_lasting(&self, purpose: &str, parts: &[&str]) -> String {
         self.with(|ring| derive(ring.first(), purpose, parts))
     }

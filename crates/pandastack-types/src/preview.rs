@@ -17,8 +17,8 @@ use crate::link::LinkKey;
 
 /// Query parameter of a signed URL, and the cookie it becomes: `<expiry>.<signature>`.
 pub const PARAMETER: &str = "pandastack_preview";
-/// The same cookie over TLS. Browsers take a name with this prefix from the very host it is for, and from no
-/// other.
+/// The same cookie over TLS. Browsers accept a name with this prefix only from the very host it is
+/// for.
 pub const SECURE_COOKIE: &str = "__Host-pandastack_preview";
 /// Header with the token of a private preview.
 pub const TOKEN_HEADER: &str = "x-pandastack-preview-token";

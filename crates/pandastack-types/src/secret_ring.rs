@@ -14,9 +14,9 @@
 //!   staged -> current -> accepted -> retired
 //! ```
 //!
-//! Must hold: numbers count from 1 without a gap, exactly one generation is current, and none is ever
-//! removed: what cannot be replaced without its owner (backups, generated deploy keys) is derived from the
-//! first.
+//! Must hold: numbers count from 1 without a gap, exactly one generation is current, and none is
+//! ever removed: secrets that only their owner can replace (backups, generated deploy keys) are
+//! derived from the first.
 
 use std::fmt::Write as _;
 
@@ -30,7 +30,7 @@ pub const GENERATIONS_MAX: usize = u8::MAX as usize;
 /// First line of a file with generations.
 const HEADER: &str = "pandastack-secrets 1";
 
-/// What a generation is used for.
+/// State of a generation, which decides its use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GenerationState {
@@ -63,7 +63,7 @@ impl GenerationState {
 pub struct Generation {
     /// Counts from 1.
     pub number: u8,
-    /// What it is used for.
+    /// State of the generation.
     pub state: GenerationState,
     pub(crate) key: Vec<u8>,
 }
@@ -91,9 +91,9 @@ pub struct SecretStatus {
 pub struct GenerationStatus {
     /// Counts from 1.
     pub generation: u8,
-    /// What it is used for.
+    /// State of the generation.
     pub state: GenerationState,
-    /// Tells it from others.
+    /// Identifies the generation.
     pub fingerprint: String,
 }
 
@@ -101,7 +101,7 @@ pub struct GenerationStatus {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecretRing(Vec<Generation>);
 
-/// Why a secret file cannot be used or changed.
+/// Reason why a secret file cannot be used or changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RingError {
     /// The secret is too short to be one.
@@ -118,10 +118,10 @@ pub enum RingError {
     /// The earlier rotation was not finished.
     #[error("generation {0} is still accepted; end it first with `pandastack secrets rotate --finish`")]
     Unfinished(u8),
-    /// There is nothing to finish.
+    /// No rotation is in progress.
     #[error("no earlier generation is accepted; there is nothing to finish")]
     Finished,
-    /// There are as many as there may be.
+    /// The number of generations is at its maximum.
     #[error("the file has {GENERATIONS_MAX} generations, which is the most that it can have")]
     Full,
 }

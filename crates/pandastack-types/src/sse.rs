@@ -41,7 +41,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// A reader of events of up to so many bytes.
+    /// A reader of events of up to `bytes_max` bytes.
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
         let (bytes, name) = (Vec::new(), Vec::new());

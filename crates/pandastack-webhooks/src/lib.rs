@@ -38,7 +38,7 @@ pub struct Webhooks {
     client: Result<reqwest::Client, String>,
 }
 
-/// Why a delivery to a webhook failed.
+/// Reason why a delivery to a webhook failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DeliveryError {
     /// The URL can never be called.

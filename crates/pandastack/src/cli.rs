@@ -36,7 +36,7 @@ pub struct Cli {
 }
 
 impl Cli {
-    /// The output that the global options ask for.
+    /// The output that the global options select.
     pub fn output(&self) -> Output {
         let format = if self.json { Format::Json } else { self.output.unwrap_or(Format::Table) };
         if self.quiet {
@@ -247,7 +247,7 @@ impl Command {
     }
 }
 
-/// The output that an invalid command line asks for. Arguments after `--` belong to another program.
+/// The output that an invalid command line selects. Arguments after `--` belong to another program.
 pub fn requested_output() -> Output {
     let words: Vec<_> = std::env::args_os().take_while(|word| word != "--").collect();
     let is_json = words.iter().any(|word| word == "--json" || word == "--output=json" || word == "-ojson");
@@ -291,7 +291,7 @@ mod tests {
         ("protected", "a switch when it is created, a value when it is changed"),
         ("secret", "marks all variables, or names one"),
     ];
-    /// Letters that stand for two options, and whose convention each is.
+    /// Letters with two meanings, and the convention behind each.
     const LETTERS: [(char, &str); 5] = [
         ('t', "--template, and --tty as in docker"),
         ('f', "--follow as in tail, and --file as in docker"),

@@ -84,7 +84,7 @@ impl GuestOptions {
         Ok(found)
     }
 
-    /// Flags that say the same, for the agent that `up` starts.
+    /// The same settings as flags, for the agent that `up` starts.
     pub fn arguments(&self) -> impl Iterator<Item = (&'static str, OsString)> {
         let ca_bundle = self.ca_bundle.iter().map(|path| ("--guest-ca-bundle", OsString::from(path)));
         let mirrors = self.mirrors.iter().map(|(kind, url)| {

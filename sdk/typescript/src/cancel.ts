@@ -4,9 +4,9 @@ import { uniqueKey } from "./runtime.js";
 import type { Transport } from "./transport.js";
 import { get, post } from "./wire.js";
 
-/** How long an aborted call takes at most to kill its command. */
+/** Longest time for an aborted call to kill its command. */
 const KILL_MS_MAX = 5000;
-/** Waits between looks for a command that the server may be starting at this moment. */
+/** Waits between checks for a command that the server may be starting at this moment. */
 const LOOK_AGAIN_MS = [50, 100, 200, 400, 800, 0];
 
 /** A tag by which a command can be found before its process number is known. */
@@ -14,7 +14,7 @@ export function uniqueTag(): string {
   return `exec-${uniqueKey()}`;
 }
 
-/** Kill for a bounded time. Errors are dropped: the caller is told of its abort. */
+/** Kill for a bounded time. Errors are dropped: the caller gets its abort reason. */
 export async function abandon(kill: () => Promise<void>): Promise<void> {
   let timer: ReturnType<typeof setTimeout> | undefined;
   const timeUp = new Promise<void>((resolve) => (timer = setTimeout(resolve, KILL_MS_MAX)));

@@ -26,7 +26,9 @@ export interface Signature {
   readonly takes: Takes;
 }
 
-/** Where in an argument the fault is (`.PORT`), what belongs there, and what is there. */
+/**
+ * Location of an invalid value in an argument (`.PORT`), the expected kind, and the actual value.
+ */
 interface Fault {
   where: string;
   words: string;
@@ -109,7 +111,7 @@ function fault(shape: Shape, value: unknown): Fault | undefined {
   if (typeof shape === "string") return PLAIN[shape].fits(value) ? undefined : wrong;
   if ("anyOf" in shape) {
     const faults = shape.anyOf.map((each) => fault(each, value));
-    // A fault inside says more than that the whole fits none.
+    // A fault inside is more precise than that the whole value fits none.
     return faults.includes(undefined) ? undefined : (faults.find((each) => each?.where) ?? wrong);
   }
   if ("list" in shape) {

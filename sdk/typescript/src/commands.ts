@@ -1,4 +1,4 @@
-/** Commands that are run to their end. Should the caller abort meanwhile, they are killed. */
+/** Commands that are run to their end. If the caller aborts first, they are killed. */
 
 import { abandon, killTagged, uniqueTag } from "./cancel.js";
 import { CommandError } from "./errors.js";

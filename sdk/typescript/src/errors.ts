@@ -10,7 +10,7 @@ import type { Headers } from "./globals.js";
 import type { TemplateBuild } from "./models.js";
 import { parseRetryAfter } from "./retry.js";
 
-/** Of a body that is not our JSON envelope (a proxy's HTML page, say) at most this much is shown. */
+/** Longest excerpt shown of a body that is not our JSON envelope, such as a proxy's HTML page. */
 const FOREIGN_BODY_CHARS_MAX = 300;
 
 /** Details of a failure. */

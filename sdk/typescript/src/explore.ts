@@ -156,7 +156,7 @@ function asCandidates(given: Array<Candidate | string>): Candidate[] {
   });
 }
 
-/** Carries a candidate out. Whatever goes wrong is the outcome, not an exception. */
+/** Runs a candidate. A failure is recorded in the outcome, not thrown. */
 async function attempt(sandbox: Sandbox, candidate: Candidate, capture: boolean | string): Promise<BranchOutcome> {
   const outcome: BranchOutcome = {
     label: candidate.label,
@@ -227,7 +227,10 @@ async function rate(
   }
 }
 
-/** A score as a number. NaN is none: whether it wins would depend on the order of the branches. */
+/**
+ * A score as a number. NaN is not a valid score: the winner would depend on the order of the
+ * branches.
+ */
 function scoreOf(given: unknown): number {
   if (typeof given === "number" && !Number.isNaN(given)) return given;
   throw new TypeError(`a score must be a number, not ${Number.isNaN(given) ? "NaN" : typeof given}`);

@@ -96,7 +96,7 @@ export class SandboxFilesystem {
   async upload(localPath: string, remotePath: string): Promise<WriteResult> {
     const fs = await importBuiltin("fs");
     const { size } = await fs.promises.stat(localPath);
-    // A blob of a file tells its length beforehand; where there is none, the body is sent chunked.
+    // A file's blob has a known length; without blobs, the body is sent chunked.
     const body: Blob | ByteSource = fs.openAsBlob
       ? await fs.openAsBlob(localPath)
       : streamOf(fs.createReadStream(localPath));

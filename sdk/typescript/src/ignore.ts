@@ -1,6 +1,9 @@
 /** `.dockerignore`: which files of a build directory are left out. */
 
-/** The patterns of a `.dockerignore` file. The last one that matches a path counts; `!` brings a file back. */
+/**
+ * The patterns of a `.dockerignore` file. The last one that matches a path counts; `!` includes a
+ * file again.
+ */
 export class Ignore {
   readonly #rules: { keep: boolean; regex: RegExp }[] = [];
 

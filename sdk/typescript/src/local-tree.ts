@@ -99,7 +99,10 @@ export interface Watched {
   pieces(): AsyncGenerator<Uint8Array>;
   /** Bytes that were read so far. */
   readonly size: number;
-  /** What sending it answers; a file that could not be read is thrown instead of what sending makes of that. */
+  /**
+   * The result of `send`; if a file could not be read, that error is thrown instead of the send
+   * error that it causes.
+   */
   orElse<T>(send: () => Promise<T>): Promise<T>;
 }
 
@@ -148,7 +151,10 @@ async function entryOf(fs: Builtins["fs/promises"], at: string, name: string): P
   return { name, kind, mode: found.mode & 0o7777, size, mtime: found.mtimeMs / 1000, target };
 }
 
-/** A file's content and what fills its last block: as long as its header says, also when the file changes meanwhile. */
+/**
+ * A file's content, padded to a full block: as long as its header says, even if the file grows
+ * during the read.
+ */
 async function* content(fs: Builtins["fs"], at: string, size: number): AsyncGenerator<Uint8Array> {
   let left = size;
   if (size > 0) {
@@ -201,7 +207,7 @@ class Target {
       this.#modes.push([at, entry.mode]);
       return;
     }
-    // Whatever is there is replaced, not written through.
+    // An existing entry is replaced, not written through.
     await this.#fs.rm(at, { force: true });
     if (entry.kind === "file") this.#open = { file: await this.#fs.open(at, "wx"), entry, at };
     else if (entry.kind === "symlink") await this.#link(entry, at);

@@ -1,6 +1,6 @@
 /** How objects print: handles with their id and state, records without their secrets. */
 
-/** By which `console.log` of Node and Bun asks an object how it prints. */
+/** Symbol of the method with which `console.log` of Node and Bun prints an object. */
 const INSPECT = Symbol.for("nodejs.util.inspect.custom");
 
 /** Make the objects of a class print these of their fields. */
@@ -19,7 +19,9 @@ export function printed<T>(
   }
 }
 
-/** Keep the named fields of a record out of what it prints. They can be read, copied and sent as ever. */
+/**
+ * Hide the named fields of a record when it is printed. They can still be read, copied and sent.
+ */
 export function withSecrets<T extends object>(record: T, names: readonly string[]): T {
   const value = (): object => {
     const hidden = names.filter((name) => (record as Record<string, unknown>)[name]);

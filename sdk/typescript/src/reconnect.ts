@@ -1,8 +1,8 @@
 /**
- * When a lost stream is taken up again, and after how long.
+ * When a lost stream is resumed, and after how long.
  *
- * A process outlives every connection to it, and its output waits by offset, so a follower that lost its
- * stream asks for the rest. Only failures that say nothing about the process are worth that.
+ * A process outlives every connection to it, and its output waits by offset, so a follower that
+ * lost its stream requests the rest. Only failures unrelated to the process are retried.
  */
 
 import { NetworkError, RequestTimeout, ServerError } from "./errors.js";
@@ -13,7 +13,9 @@ const RECONNECT_MS_MAX = 60_000;
 const DELAY_MS_MIN = 100;
 const DELAY_MS_MAX = 2_000;
 
-/** Whether the failure may be over soon; no error is a stream that just ended. */
+/**
+ * Whether the failure may be temporary. `undefined` means that the stream ended without an error.
+ */
 export function isPassing(error: unknown): boolean {
   if (error === undefined) return true;
   if (error instanceof RequestTimeout) return false;
@@ -25,7 +27,7 @@ export class Reconnect {
   #lostAt: number | undefined;
   #delayMs = 0;
 
-  /** Something came: the next loss is a new one. */
+  /** Data arrived: the next loss is a new one. */
   succeeded(): void {
     this.#lostAt = undefined;
   }

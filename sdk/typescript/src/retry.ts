@@ -3,7 +3,7 @@
  *
  * Only refusals that promise "nothing was created" are repeated (503 with `Retry-After`, 507, 429 with
  * `Retry-After`), always with the same `Idempotency-Key`. Lost connections and timeouts are not
- * decided here: nobody knows what the server did.
+ * decided here: it is unknown what the server did.
  */
 
 import type { PandaStackError } from "./errors.js";

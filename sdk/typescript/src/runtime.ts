@@ -1,5 +1,5 @@
 /**
- * What differs between runtimes: Node's built-in modules, disposal symbols, random ids.
+ * Differences between runtimes: Node's built-in modules, disposal symbols, random ids.
  *
  * The rest of the package needs `fetch` and web streams only.
  */
@@ -7,8 +7,8 @@
 import { BadRequestError } from "./errors.js";
 import type { AsyncDispose, Blob } from "./globals.js";
 
-// Of the built-in modules only what is used here, so that programs for other runtimes compile against
-// this package without Node's type declarations.
+// Only the parts of the built-in modules that are used here, so that programs for other runtimes
+// compile against this package without Node's type declarations.
 interface FsPromises {
   readFile(path: string, encoding: "utf8"): Promise<string>;
   readFile(path: string): Promise<Uint8Array>;
@@ -55,14 +55,14 @@ export interface Builtins {
   };
 }
 
-/** The process's environment; empty where there is none. */
+/** The process's environment; empty in runtimes without one. */
 export function environment(): Record<string, string | undefined> {
   return (globalThis as { process?: { env?: Record<string, string | undefined> } }).process?.env ?? {};
 }
 
 /** A built-in module of Node (Bun and Deno have them too), loaded when first needed. */
 export async function importBuiltin<Name extends keyof Builtins>(name: Name): Promise<Builtins[Name]> {
-  // Not a literal, so that bundlers for runtimes without these modules leave it alone.
+  // Not a literal, so that bundlers for runtimes without these modules ignore it.
   const specifier = `node:${name}`;
   try {
     return (await import(specifier)) as Builtins[Name];

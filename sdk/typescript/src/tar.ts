@@ -9,7 +9,7 @@ import { BadRequestError } from "./errors.js";
 
 /** Headers and contents fill whole blocks. */
 export const BLOCK = 512;
-/** Longest name in a header itself; a longer one goes before it in an entry of its own. */
+/** Longest name in a header; a longer one is stored in a separate entry before it. */
 const NAME_BYTES_MAX = 100;
 /** Largest size in octal digits; a larger one is written in binary. */
 const OCTAL_SIZE_MAX = 0o77777777777;
@@ -94,10 +94,10 @@ function checksum(bytes: Uint8Array): number {
   return bytes.reduce((sum, byte, at) => sum + (at >= 148 && at < 156 ? 0x20 : byte), 0);
 }
 
-/** Pieces of an archive: what an entry is, then its content. */
+/** Pieces of an archive: an entry's header, then its content. */
 export type Piece = { entry: Entry } | { content: Uint8Array };
 
-/** Reads an archive as it comes. Entries that do not travel, and their contents, are left out. */
+/** Reads an archive as it arrives. Skips unsupported entries and their contents. */
 export async function* entries(chunks: AsyncIterable<Uint8Array>): AsyncGenerator<Piece> {
   const reader = new Reader(chunks);
   let long: Partial<Entry> = {};
@@ -182,7 +182,7 @@ class Reader {
     this.#chunks = chunks[Symbol.asyncIterator]();
   }
 
-  /** So many bytes, piece by piece. */
+  /** At most `count` bytes, in pieces. */
   async *upTo(count: number): AsyncGenerator<Uint8Array> {
     for (let left = count; left > 0; ) {
       if (this.#rest.length === 0) {
@@ -201,7 +201,7 @@ class Reader {
     for await (const _ of this.upTo(count)) void _;
   }
 
-  /** Exactly so many bytes, or `undefined` at the end of everything. */
+  /** Exactly `count` bytes, or `undefined` at the end of the archive. */
   async exactly(count: number): Promise<Uint8Array | undefined> {
     if (this.#rest.length === 0) {
       const { done, value } = await this.#chunks.next();
@@ -213,7 +213,7 @@ class Reader {
     return concat(parts);
   }
 
-  /** A content that is kept in memory, and what fills its last block. */
+  /** Reads a content into memory, and skips its padding. */
   async small(size: number): Promise<Uint8Array> {
     if (size > META_BYTES_MAX) throw broken("a name is too long");
     const bytes = (await this.exactly(size)) ?? new Uint8Array();

@@ -1,5 +1,5 @@
 /**
- * Sending calls: time limits, retries, and errors from whatever goes wrong.
+ * Sending calls: time limits, retries, and conversion of failures to errors.
  *
  * What must hold: every method ends within its limit; every failure leaves as a `PandaStackError`
  * (or as the caller's own abort reason); no answer grows past its limit in memory.
@@ -38,7 +38,7 @@ class Guard {
   readonly #caller: AbortSignal | undefined;
   #deadline: ReturnType<typeof setTimeout> | undefined;
   #idle: ReturnType<typeof setTimeout> | undefined;
-  /** Why the guard ended the exchange, if it did. */
+  /** Reason why the guard ended the exchange, if it did. */
   expired: "deadline" | "silence" | undefined;
 
   constructor(limits: { msMax?: number | undefined; idleMs?: number; signal?: AbortSignal | undefined }) {
@@ -61,7 +61,7 @@ class Guard {
     this.#idle = setTimeout(() => this.#expire("silence"), this.#idleMs);
   }
 
-  /** Drop the exchange, also one that is still going on. */
+  /** Drop the exchange, even if it is in progress. */
   end(): void {
     clearTimeout(this.#deadline);
     clearTimeout(this.#idle);

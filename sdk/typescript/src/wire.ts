@@ -1,5 +1,5 @@
 /**
- * Calls as data: what goes over the wire and what came back, without doing it.
+ * Calls as data: requests and the parsing of responses, without I/O.
  *
  * Owns paths, time limits, body limits and the reading of JSON answers. The transport does the I/O.
  */
@@ -76,7 +76,7 @@ export interface Call {
   idempotencyKey?: string;
   /** Headers beyond those that every call has. */
   extra?: Record<string, string>;
-  /** Repeating it would do it twice, whatever its method says. */
+  /** Whether a repeat would apply the call twice, even if its method is idempotent. */
   isOnce?: boolean;
   signal?: AbortSignal | undefined;
 }

@@ -1,4 +1,4 @@
-/** Versions of an app, and the log of the one that is looked at. */
+/** Versions of an app, and the log of the selected one. */
 
 import type { AppInfo, DeploymentInfo } from "@pandastack/sdk";
 import { useQuery } from "@tanstack/react-query";
@@ -10,7 +10,10 @@ import { ConfirmByName } from "../ui/dialogs";
 import { LogView } from "../ui/log";
 
 const GOING_ON = new Set(["queued", "building", "deploying"]);
-/** Deployments have no events. The log of one tells when it ends; otherwise this is often enough. */
+/**
+ * Deployments have no events. A deployment's log shows its end; otherwise this polling interval is
+ * enough.
+ */
 const LOOK_MS = 20_000;
 
 export function Deployments({ app }: { app: AppInfo }) {

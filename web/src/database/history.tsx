@@ -1,4 +1,4 @@
-/** The past of a database: what can be restored, and restoring it. */
+/** The past of a database: restorable periods, and restores. */
 
 import { useQuery } from "@tanstack/react-query";
 import { History as HistoryIcon, ShieldCheck } from "lucide-react";

@@ -1,4 +1,4 @@
-/** API keys, sessions of this console, and what was done with them. */
+/** API keys, sessions of this console, and their audit log. */
 
 import { useQuery } from "@tanstack/react-query";
 import { Plus, Trash2 } from "lucide-react";

@@ -1,4 +1,4 @@
-/** Processes of a sandbox: those that run, and those that ended a short while ago. */
+/** Processes of a sandbox: running ones, and ones that ended recently. */
 
 import { useQuery } from "@tanstack/react-query";
 import { RefreshCw, Square, SquareTerminal } from "lucide-react";
@@ -8,7 +8,7 @@ import { bytes, span } from "../format";
 import { Button, Card, Empty, Problem, Status, Table, useAct } from "../ui/basics";
 import { LogView } from "../ui/log";
 
-/** A list that nothing announces; looked at again this often while it is on the screen. */
+/** Polling interval of the list while it is visible: no event reports its changes. */
 const LOOK_MS = 10_000;
 
 export default function Processes({ id }: { id: string }) {

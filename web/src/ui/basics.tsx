@@ -105,7 +105,7 @@ export function Problem({ error }: { error: unknown }) {
   ) : null;
 }
 
-/** Something that is loaded: while it is not there, and when it could not be. */
+/** Shows loaded data, a placeholder while it loads, or the error. */
 export function Loaded<T>({
   query,
   children,
@@ -271,7 +271,7 @@ export function Toasts({ children }: { children: ReactNode }) {
   );
 }
 
-/** Does something and tells how it went. Resolves to whether it worked. */
+/** Runs an action and shows its result. Resolves to whether it succeeded. */
 export function useAct(): (work: () => Promise<unknown>, done?: string) => Promise<boolean> {
   const toast = useContext(ToastContext);
   return useCallback(

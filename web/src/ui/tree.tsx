@@ -21,7 +21,7 @@ const HEIGHT = 46;
 const GAP_X = 54;
 const GAP_Y = 14;
 
-/** The tree that `current` belongs to. Parents that are gone are drawn as such. */
+/** The tree that `current` belongs to. Deleted parents are drawn as such. */
 export function familyOf(items: TreeItem[], current: string): TreeItem[] {
   const byId = new Map(items.map((item) => [item.id, item]));
   for (const { parent } of items) {

@@ -26,7 +26,7 @@ const STATUSES: [(&str, &str); 9] = [
 pub struct ConstructedError<'a> {
     pub code: String,
     pub message: &'a Expr,
-    /// The message is only a noun, of which something was not found.
+    /// Whether the message is only a noun: the kind of resource that was not found.
     pub is_noun: bool,
 }
 

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail};
 use proc_macro2::{TokenStream, TokenTree};
 
-/// Start of the paragraph of a code's documentation that says what to do.
+/// Start of the paragraph with the next step in a code's documentation.
 const NEXT_STEP: &str = "Next step: ";
 
 /// One code.

@@ -1,7 +1,7 @@
 //! The messages of the errors that a source constructs.
 //!
-//! Found are texts and format strings, also through a variable, a constant, or an argument of a function or
-//! closure of the same file. A message that is put together in another way is not.
+//! Finds texts and format strings, also through a variable, a constant, or an argument of a
+//! function or closure of the same file. A message that is built in another way is not found.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use super::calls::{VariantCodes, code_of, constructed, variants};
 use super::constants::Constants;
 use super::template;
 
-/// A text with fewer words of its own is no message.
+/// Fewest words of a message, without its placeholders.
 const WORDS_MIN: usize = 2;
 
 /// One row of a table.
@@ -75,7 +75,7 @@ pub fn collect(file: &syn::File, coded: &VariantCodes, constants: &Constants) ->
     let (texts, frames) = (BTreeMap::new(), BTreeMap::new());
     let (found, filled) = (BTreeSet::new(), BTreeSet::new());
     let mut reader = Reader { coded, constants, own: None, texts, frames, found, filled };
-    // Functions that pass a message on, and constants, may stand after those that use them.
+    // Two passes: functions that pass a message on, and constants, may be defined after their use.
     for _ in 0..2 {
         reader.found.clear();
         reader.visit_file(file);
@@ -144,7 +144,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A format string and its arguments, shown. Variables that are texts are put in.
+    /// Renders a format string and its arguments. Variables with known texts are substituted.
     fn format(&self, tokens: proc_macro2::TokenStream) -> Option<String> {
         use syn::parse::Parser;
         let arguments = Punctuated::<Expr, Token![,]>::parse_terminated.parse2(tokens).ok()?;
@@ -184,14 +184,14 @@ impl Reader<'_> {
         }
     }
 
-    /// Puts the arguments of a call into the frames of the called functions.
+    /// Inserts the arguments of a call into the frames of the called functions.
     fn fill(&mut self, call: &syn::ExprCall) {
         let Expr::Path(path) = &*call.func else { return };
         let Some(name) = path.path.get_ident().map(ToString::to_string) else { return };
         for frame in self.frames.get(&name).cloned().unwrap_or_default() {
             let argument = call.args.get(frame.parameter);
             let mut texts = argument.map(|argument| self.texts(argument)).unwrap_or_default();
-            // A parameter of the caller itself says no more than the frame.
+            // A parameter of the caller itself adds nothing to the frame.
             texts.retain(|text| words(text) > 0);
             let filled = texts.iter().map(|text| frame.message.text.replace(&frame.name, text));
             self.record(&frame.message.code, filled);

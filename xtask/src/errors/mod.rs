@@ -75,7 +75,8 @@ fn collect() -> Result<Areas> {
     let coded = messages::codes_of_variants(sources.iter().map(|(_, file)| file));
     let mut areas = Areas::new();
     for (area, file) in &sources {
-        // A name may be a constant in several files; that of the message's own file is meant.
+        // Several files may define a constant of this name; the message's own file takes
+        // precedence.
         let mut constants = constants.clone();
         constants.extend(constants::collect(std::iter::once(file)));
         let found = messages::collect(file, &coded, &constants);

@@ -4,7 +4,7 @@ use syn::Expr;
 
 use super::constants::Constants;
 
-/// Methods that change how a value looks, not what it is.
+/// Methods that change only a value's representation.
 const VIEWS: [&str; 17] = [
     "as_str",
     "as_secs",

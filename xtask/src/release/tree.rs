@@ -71,7 +71,7 @@ fn make_parent(path: &Path) -> Result<()> {
     std::fs::create_dir_all(parent).with_context(|| format!("create {}", parent.display()))
 }
 
-/// Compresses every page, as Debian asks for, without a name and a time in it.
+/// Compresses every page, as Debian requires, without an embedded name and time.
 fn compress(pages: &Path) -> Result<()> {
     let listed = std::fs::read_dir(pages).with_context(|| format!("list {}", pages.display()))?;
     let mut gzip = program("gzip");

@@ -8,7 +8,7 @@ pub struct Processors {
 }
 
 impl Processors {
-    /// Until now. All zero where the kernel does not say.
+    /// The times up to now. All zero if the kernel does not report them.
     pub fn now() -> Self {
         Self::read(&std::fs::read_to_string("/proc/stat").unwrap_or_default())
     }

@@ -7,15 +7,15 @@ use super::timings::Timings;
 /// Results of some tests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// As they should be.
+    /// Passed tests.
     pub passed: u64,
-    /// Not.
+    /// Failed tests.
     pub failed: u64,
-    /// Not run here.
+    /// Tests that cannot run here.
     pub skipped: u64,
-    /// Why not, one line each.
+    /// Reasons for skipped tests, one line each.
     pub reasons: Vec<String>,
-    /// The failed ones that have a name, one line each.
+    /// Named failures, one line each.
     pub failures: Vec<String>,
     /// Changes outside, one line each.
     pub notes: Vec<String>,
@@ -65,9 +65,9 @@ impl Counts {
     }
 }
 
-/// Reads `cargo test -- --show-output`. A test that succeeds and prints a line beginning with "skip"
-/// ran nothing: the test harness counts it as passed, we do not. One that fails is a failure, whatever
-/// it printed.
+/// Reads `cargo test -- --show-output`. A test that succeeds and prints a line beginning with
+/// "skip" ran nothing: the test harness counts it as passed, we do not. A failing test is a
+/// failure, regardless of its output.
 pub fn of_cargo(output: &str) -> Counts {
     let mut counts = Counts::default();
     let mut section: Option<&str> = None;
@@ -177,7 +177,7 @@ pub fn of_node(output: &str) -> Counts {
     Counts { passed: value("pass "), failed, skipped, reasons, failures, ..Counts::default() }
 }
 
-/// The number that stands before a word, 0 when the word is not there.
+/// The number before a word; 0 if the word does not occur.
 fn number_before(line: &str, word: &str) -> u64 {
     let before = line.split(word).next().filter(|before| before.len() < line.len());
     let digits = before.and_then(|before| before.rsplit(|c: char| !c.is_ascii_digit()).next());

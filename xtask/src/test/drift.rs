@@ -126,7 +126,7 @@ fn of_npm(text: &str) -> Result<Versions> {
     Ok(named.collect())
 }
 
-/// Each package whose version changed, came or went.
+/// Each package that was added, removed or changed its version.
 fn changes(before: &Versions, after: &Versions) -> Vec<String> {
     let names: std::collections::BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     let change = |name: &String| {

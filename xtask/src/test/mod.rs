@@ -122,7 +122,8 @@ impl Args {
             _ if !self.only.is_empty() => self.only.contains(&suite),
             // The corpora are replayed by the Rust tests; what this adds takes many minutes.
             Suite::Fuzz => self.full,
-            // It fails for new releases of others, not for the change under test, and downloads all of them.
+            // Its failures come from new releases of dependencies, not from the change under test,
+            // and it downloads all of them.
             Suite::Drift => self.full,
             // It needs the machine to itself for minutes, because KVM is emulated in software; the usual run
             // has the same platform on QEMU.
@@ -145,7 +146,7 @@ struct Line {
 }
 
 impl Line {
-    /// Of a lane whose suites cannot be told apart any more.
+    /// A failed line for a lane that panicked, whose suites are unknown.
     fn panicked() -> Self {
         Self { name: "a lane", counts: Counts::one(false), took: Duration::ZERO, busy_percent: 0 }
     }

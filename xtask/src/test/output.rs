@@ -1,4 +1,4 @@
-//! Runs a suite's program: shows what it prints, and keeps it in a log.
+//! Runs a suite's program: shows its output, and stores it in a log.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -57,7 +57,7 @@ pub fn silence_max() -> Duration {
     }
 }
 
-/// Runs to the end, shows and keeps what it prints.
+/// Runs to the end, shows and stores the output.
 pub fn tee(command: Command, suite: &str, errors: Errors) -> Result<Output> {
     tee_watched(command, suite, errors, None)
 }

@@ -1,9 +1,9 @@
-//! The store that platforms of tests begin with: its templates are baked already.
+//! The store that platforms of tests start with: its templates are already baked.
 //!
-//! A bake boots an emulated machine and keeps a processor busy for a quarter of a minute. Some twenty
-//! test files start a platform of their own, and none of them is about bakes. So they begin with a
-//! copy of what the shared platform baked in this run. An agent finds bakes by the key of all that
-//! went into them, and bakes afresh if the key is another.
+//! A bake boots an emulated machine and keeps a processor busy for a quarter of a minute. Some
+//! twenty test files start their own platform, and none of them tests bakes. So they start with a
+//! copy of the shared platform's bakes of this run. An agent finds bakes by the key of their
+//! inputs, and bakes again if the key differs.
 
 use std::path::{Path, PathBuf};
 
@@ -15,8 +15,8 @@ use crate::program::run;
 /// Names the image to tests.
 pub const SEED: &str = "PANDASTACK_TEST_STORE";
 
-/// Leaves images, kernels and bakes. In a mount namespace of its own: machines that start meanwhile
-/// would take the mount along, and the file system would stay in use.
+/// Leaves images, kernels and bakes. Run in a separate mount namespace: otherwise machines that
+/// start at the same time would inherit the mount and keep the file system in use.
 const STRIP: &str = r#"
 mount -t xfs -o loop,nouuid,discard,nodev,nosuid "$1" "$2"
 cd "$2"
@@ -25,7 +25,7 @@ cd /
 umount "$2"
 "#;
 
-/// Copies the store of a running platform. `None` if the store is no image but a directory.
+/// Copies the store of a running platform. `None` if the store is a directory, not an image.
 pub fn make(data_dir: &Path) -> Result<Option<PathBuf>> {
     let (store, image) = (data_dir.join("store"), data_dir.join("store.xfs"));
     if !image.exists() {

@@ -29,7 +29,7 @@ impl Watch {
 
     /// A line was printed.
     pub fn line(&self) {
-        // The watcher is gone only after it killed the program.
+        // Sending fails only after the watcher killed the program.
         let _ = self.lines.send(());
     }
 
@@ -47,7 +47,7 @@ fn watch(pid: u32, limit: Duration, reported: &Receiver<()>) -> bool {
             Err(RecvTimeoutError::Disconnected) => return false,
             Err(RecvTimeoutError::Timeout) => {
                 for one in family(pid) {
-                    // It may have ended meanwhile.
+                    // The process may have ended already.
                     let _ = kill(Pid::from_raw(one), Signal::SIGKILL);
                 }
                 return true;

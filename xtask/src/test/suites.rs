@@ -38,7 +38,7 @@ pub struct Session {
 /// The platform that most end-to-end tests use.
 struct SharedPlatform {
     scratch: Scratch,
-    /// The store that other platforms begin with.
+    /// The store that other platforms start with.
     seed: Option<PathBuf>,
 }
 
@@ -115,7 +115,7 @@ impl Session {
         outcome
     }
 
-    /// The templates with what the registries have now.
+    /// The templates with the registries' current packages.
     pub fn newest_packages(&self) -> Result<Counts> {
         build_tests()?;
         host::install_for_product()?;
@@ -247,9 +247,9 @@ fn firecracker() -> Option<PathBuf> {
     Some(beside).filter(|path| std::env::var_os(FIRECRACKER).is_none() && path.is_file())
 }
 
-/// Builds every crate's tests, and with them the `pandastack` program. Built by itself, the program
-/// would have other features of shared dependencies, and all that stands on those would be compiled
-/// twice.
+/// Builds every crate's tests, and with them the `pandastack` program. Built alone, the program
+/// would have other features of shared dependencies, and everything that depends on those would be
+/// compiled twice.
 fn build_tests() -> Result<()> {
     console::build()?;
     program::run(cargo_with_profile("test", &["--workspace", "--no-run"]))
@@ -262,8 +262,8 @@ fn cargo_with_profile(subcommand: &str, args: &[&str]) -> Command {
     command
 }
 
-/// The program with the tests of the QEMU engine. Cargo is asked for all crates' tests, for the
-/// reason that [`build_tests`] has.
+/// The program with the tests of the QEMU engine. Cargo builds all crates' tests, for the reason
+/// given at [`build_tests`].
 fn engine_tests() -> Result<PathBuf> {
     #[derive(serde::Deserialize)]
     struct Artifact {

@@ -202,7 +202,7 @@ mod tests {
         let timings = of_cargo(&lines, "rust", 2);
         let expect = [("pandastack_net (src/lib.rs)", 2_500), ("doc tests of pandastack_net", 0)];
         assert_eq!(times(&timings.suites), expect);
-        // `a` and `b` begin at once, `c` when `b` ends, `d` when `c` does.
+        // `a` and `b` start at once, `c` when `b` ends, `d` when `c` ends.
         let tests = times(&timings.tests);
         let names = ["b", "c", "a", "d"].map(|name| format!("pandastack_net (src/lib.rs): {name}"));
         assert_eq!(

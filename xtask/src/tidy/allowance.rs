@@ -3,8 +3,8 @@
 /// Number of places that are named.
 const SHOWN: usize = 10;
 
-/// The problem, if the places are not exactly as many as the table in `file` allows: more of them
-/// would be a step back, and fewer must be written down, or they could come back.
+/// The problem, if the places are not exactly as many as the table in `file` allows: more are a
+/// regression, and a lower number must be recorded, so that it cannot rise again.
 pub fn problem(rule: &str, allowed: usize, places: &[String], file: &str) -> Option<String> {
     let found = places.len();
     if found < allowed {

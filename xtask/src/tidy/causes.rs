@@ -1,7 +1,7 @@
 //! Texts of errors that repeat their cause.
 //!
 //! Readers of an error see its whole chain. A `thiserror` text that formats a field marked
-//! `#[source]` or `#[from]` would say the cause twice, so it must leave the cause out, or be
+//! `#[source]` or `#[from]` would print the cause twice, so it must omit the cause, or be
 //! `transparent`.
 
 use std::path::Path;

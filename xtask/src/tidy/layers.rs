@@ -66,7 +66,7 @@ pub fn problems() -> Result<Vec<String>> {
     Ok(problems)
 }
 
-/// Dependencies of a service on another service or on what is above all services.
+/// Dependencies of a service on another service or on a crate above all services.
 fn dependencies(service: &str, manifest: &str) -> Result<Vec<String>> {
     let manifest: Table =
         toml::from_str(manifest).with_context(|| format!("parse the manifest of {service}"))?;

@@ -14,7 +14,7 @@ const WORKSPACE: &str = "clippy.toml";
 const PURE: [&str; 4] =
     ["pandastack-types", "pandastack-schedule", "pandastack-detect", "pandastack-dockerfile"];
 
-/// Every pure crate whose file is not the workspace's and what all of them add.
+/// Lists pure crates whose file is not the workspace's plus their common additions.
 pub fn problems() -> Result<Vec<String>> {
     let workspace = super::read(Path::new(WORKSPACE))?;
     let read = |name: &&str| {

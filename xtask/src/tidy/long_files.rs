@@ -7,8 +7,8 @@ use super::text::kind_of;
 
 /// Longest file of code.
 const LINES_MAX: usize = 400;
-/// Files that are longer, and how long they may be. The table only shrinks: no file is added, no number
-/// goes up, and a file that fits is removed.
+/// Longer files, and their limits. The table only shrinks: no file is added, no number goes up, and
+/// a file that fits is removed.
 const LONGER: [(&str, usize); 25] = [
     ("crates/pandastack-apps/src/check.rs", 461),
     ("crates/pandastack-apps/src/hooks.rs", 415),

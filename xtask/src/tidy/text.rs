@@ -6,7 +6,7 @@ use super::allowance;
 
 /// Longest line of a source.
 pub const COLUMNS_MAX: usize = 110;
-/// Names that say nothing about what is inside.
+/// Names that do not describe the contents.
 const EMPTY_NAMES: [&str; 5] = ["utils", "util", "common", "helpers", "manager"];
 /// Kinds of code.
 pub const CODE: [&str; 5] = ["rs", "py", "ts", "tsx", "mjs"];

@@ -13,7 +13,7 @@ use crate::proxy::Proxy;
 /// WebSockets that are opened at the same time.
 const WEBSOCKETS_AT_ONCE: usize = 64;
 
-/// What is asked for.
+/// Size of the requested response.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Requests {
@@ -26,11 +26,11 @@ pub enum Requests {
 /// One round of one proxy.
 #[derive(Serialize)]
 pub struct Round {
-    /// Which proxy.
+    /// Name of the proxy.
     pub proxy: &'static str,
-    /// What was asked for.
+    /// Size of the requested response.
     pub what: Requests,
-    /// How often.
+    /// Number of requests.
     pub requests: usize,
     /// Bytes of all answers.
     pub bytes: u64,
@@ -42,7 +42,7 @@ pub struct Round {
     pub p99_ms: f64,
 }
 
-/// Asks for `length` on so many connections.
+/// Requests responses of the given length over `connections` connections.
 pub async fn round(proxy: &Proxy, what: Requests, connections: usize, length: Duration) -> Result<Round> {
     let connections = if what == Requests::Large { 4 } else { connections };
     let path = if what == Requests::Large { "/large" } else { "/small" };
@@ -127,7 +127,7 @@ async fn open_websocket(port: u16, request: String) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// Opens WebSockets, holds them, and says what they cost the proxy in memory.
+/// Opens WebSockets, holds them, and returns the memory that they cost the proxy.
 pub async fn hold_websockets(proxy: &Proxy, count: usize) -> Result<u64> {
     let request = format!(
         "GET /websocket HTTP/1.1\r\nHost: {}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",

@@ -20,13 +20,13 @@ use serde::Serialize;
 use load::{Requests, Round};
 use proxy::Proxy;
 
-/// Connections of the load generator: what the bar names.
+/// Connections of the load generator, as in the published target.
 const CONNECTIONS: usize = 64;
-/// WebSockets held open: what the bar names.
+/// WebSockets held open, as in the published target.
 const WEBSOCKETS: usize = 10_000;
 /// Open files of each process.
 const DESCRIPTORS: u64 = 65_536;
-/// Those of them that are no WebSocket's.
+/// Descriptors for everything except WebSockets.
 const OTHER_DESCRIPTORS: u64 = 512;
 
 #[derive(Parser)]
@@ -119,7 +119,7 @@ async fn run(
     }
 }
 
-/// Everything of one run, as it is written down.
+/// All results of one run, as stored.
 #[derive(Serialize)]
 struct Measured {
     began_at: jiff::Timestamp,
@@ -127,7 +127,7 @@ struct Measured {
     held: Option<Held>,
 }
 
-/// What idle WebSockets cost the edge.
+/// Memory that idle WebSockets cost the edge.
 #[derive(Serialize)]
 struct Held {
     websockets: usize,
@@ -145,7 +145,8 @@ impl Measured {
     }
 }
 
-/// As many open files as this process and those it starts may have, which is answered.
+/// Raises the limit of open files of this process and its children to the maximum; returns the
+/// limit.
 fn allow_many_descriptors() -> Result<u64> {
     let most = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
     // Only some may have more than they were started with.
@@ -158,8 +159,8 @@ fn allow_many_descriptors() -> Result<u64> {
     bail!("the limit of open files could not be raised to {most}")
 }
 
-/// The rounds of both, side by side: processor time as all of it over all that was done with it, so that a round counts for
-/// what it did; latencies, which do not add up, as the median of the rounds.
+/// Prints both proxies side by side: processor time as the total over the total work, so that each
+/// round counts by its work; latencies, which cannot be summed, as the median of the rounds.
 fn report(samples: &[Round]) {
     println!("| | nginx | edge | ratio |\n|---|---|---|---|");
     let row = |name: &str, what: Requests, value: &dyn Fn(&[&Round]) -> f64| {
@@ -185,7 +186,7 @@ fn cpu_us_per(rounds: &[&Round], done: impl Fn(&Round) -> f64) -> f64 {
     cpu_us / rounds.iter().map(|round| done(round)).sum::<f64>()
 }
 
-/// Of an even number the mean of the two in the middle. Not a number without rounds.
+/// The median; for an even number of rounds, the mean of the middle two. NaN without rounds.
 fn median(rounds: &[&Round], value: impl Fn(&Round) -> f64) -> f64 {
     let mut values: Vec<f64> = rounds.iter().map(|round| value(round)).collect();
     values.sort_by(f64::total_cmp);

@@ -13,13 +13,13 @@ use crate::{nginx, servers};
 /// A process that is killed when it is no longer needed.
 pub struct Process {
     child: Child,
-    /// Where it listens.
+    /// Port that the proxy listens on.
     pub port: u16,
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -27,7 +27,7 @@ impl Drop for Process {
 
 /// A proxy under measurement.
 pub struct Proxy {
-    /// Its name in results.
+    /// Name in the results.
     pub name: &'static str,
     /// `Host` that leads to the upstream.
     pub host: String,
@@ -42,7 +42,7 @@ pub fn start_upstream() -> Result<Process> {
     start_self(&["upstream"])
 }
 
-/// Starts this very program in another role; it says its port first.
+/// Starts this program in another role; the child first prints its port.
 fn start_self(arguments: &[&str]) -> Result<Process> {
     let program = std::env::current_exe().context("this program's path")?;
     let mut child = Command::new(program).args(arguments).stdout(Stdio::piped()).spawn()?;

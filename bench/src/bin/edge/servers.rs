@@ -1,4 +1,5 @@
-//! The upstream and the edge, as processes of their own. Each says its port and serves until it is killed.
+//! The upstream and the edge, as separate processes. Each prints its port and serves until it is
+//! killed.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;

@@ -12,7 +12,7 @@ const END_SECONDS_MAX: i64 = 10;
 /// Flag of kernel threads in the ninth field of `/proc/<pid>/stat`.
 const PF_KTHREAD: u32 = 0x0020_0000;
 
-/// Kills a process and waits until it is gone. One that is gone already is success.
+/// Kills a process and waits until it has ended. A process that has already ended is a success.
 pub(super) fn end_process(pid: u32) -> io::Result<()> {
     let Some(pid) = Pid::from_raw(pid.cast_signed()) else { return Ok(()) };
     let pidfd = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {

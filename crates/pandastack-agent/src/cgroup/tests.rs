@@ -94,7 +94,7 @@ fn a_workspace_gains_no_cpu_share_from_more_machines() {
         running.push((workspace, spinning(&group, spin), group));
     }
     running.iter_mut().for_each(|(_, child, _)| drop(child.stdin.take()));
-    // Time itself is what is tested; see below.
+    // The test measures time itself; see below.
     #[expect(clippy::disallowed_methods, reason = "measures over a fixed time")]
     std::thread::sleep(std::time::Duration::from_secs(2));
     let used_ms = |wanted: &str| {
@@ -123,8 +123,8 @@ fn a_spinning_machine_is_held_to_its_cap() {
     let mut spinning = spinning(&group, spin);
     let began = std::time::Instant::now();
     drop(spinning.stdin.take());
-    // Time itself is what is tested: a share of a processor is time used of time passed, and twenty
-    // periods of the limit are enough to tell 40 percent from all of it.
+    // The test measures time itself: a processor share is time used over time passed, and twenty
+    // periods of the limit are enough to distinguish 40 percent from 100.
     #[expect(clippy::disallowed_methods, reason = "measures over a fixed time")]
     std::thread::sleep(std::time::Duration::from_secs(2));
     let (used_ms, wall_ms) = (group.cpu_ms(), began.elapsed().as_millis() as u64);

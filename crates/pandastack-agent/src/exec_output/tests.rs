@@ -44,7 +44,7 @@ async fn body_of(response: Response) -> Vec<u8> {
     body.to_vec()
 }
 
-/// All bytes as they would be read at once, however they come and wherever blocks end.
+/// All bytes read the same as in one piece, for any chunks and block ends.
 #[tokio::test]
 async fn exec_output_in_chunks_is_returned_whole() {
     let samples: [&[u8]; 5] =
@@ -200,8 +200,9 @@ async fn output_of_nul_bytes_stays_within_its_memory_budget() {
         }
     }
     let grown = peak_bytes() - before;
-    // Beside what is held: the windows of the calls, the guests' own buffers, what the allocator keeps, and
-    // other tests of this process. Unbounded it would be 256 MiB of output, and six times that of JSON.
+    // On top of the held output: the calls' windows, the guests' buffers, the allocator's reserves,
+    // and other tests of this process. Unbounded it would be 256 MiB of output, and six times that
+    // of JSON.
     let bound = OUTPUT_BYTES_HELD_PER_WORKSPACE_MAX as u64 + 128 * MIB;
     println!("grown by {} MiB, {} answers held, {refused} refused", grown / MIB, unread.len());
     assert!(grown < bound, "{} MiB", grown / MIB);

@@ -35,8 +35,7 @@ pub(super) async fn exec_stream(call: SandboxCall<ExecStream>) -> Result<EventRe
     Ok(output(exec.stream(call.sandbox, Style::from(encoding)).await?))
 }
 
-/// A process's events, and in a header which process they are of: what a client needs to come back
-/// for the rest.
+/// A process's events. A header carries the process id, with which a client reconnects.
 pub(super) fn output(events: OutputEvents) -> EventResponse {
     let process = events.process();
     let stream = futures::stream::unfold(events, |mut events: OutputEvents| async move {
@@ -52,7 +51,7 @@ pub(super) async fn read(call: SandboxCall<ReadFile>) -> Result<Response> {
     let path = &call.endpoint.query.path;
     check_path(path)?;
     let headers = &call.parts.headers;
-    // There is no validator that `If-Range` could name, so with it the whole file is asked for.
+    // Files have no validator for `If-Range`, so a request with that header gets the whole file.
     let range = headers.get(header::RANGE).filter(|_| !headers.contains_key(header::IF_RANGE));
     let range = range.and_then(|value| value.to_str().ok());
     let files::Content { body, size, length, start } =
@@ -112,7 +111,7 @@ pub(super) async fn ports(call: SandboxCall<ListPorts>) -> Result<PortList> {
 /// The console's last lines, or all from there on as events. Never wakes a sleeping sandbox.
 pub(super) async fn logs(call: SandboxCall<ReadLogs>) -> Result<ValueOrEvents<Response>> {
     let SandboxCall { host, sandbox, endpoint: ReadLogs { query, .. }, .. } = call;
-    // A console is one stream; the parameter is there for clients that always send it.
+    // A console is one stream; the parameter is accepted for clients that always send it.
     if let Some(stream) = query.stream.as_deref().filter(|name| !["stdout", "stderr", "both"].contains(name))
     {
         let shown: String = stream.chars().take(40).collect();

@@ -82,7 +82,7 @@ impl<E: Endpoint<Request = Empty, Response = Upgrade<WebSocketProtocol>>> Sandbo
     }
 }
 
-/// A router that is made of endpoints.
+/// A router built from endpoints.
 #[derive(Default)]
 pub(super) struct Routes {
     router: Router<Arc<Host>>,
@@ -260,7 +260,7 @@ impl<T: Serialize + Send> WriteResponse for Created<T> {
 }
 
 impl<M: MediaType> WriteResponse for Bytes<M> {
-    /// The body, with headers that say more of it.
+    /// The body, with descriptive headers.
     type Value = Response;
 
     fn write(mut response: Response) -> Response {

@@ -1,8 +1,8 @@
 //! An [`AgentError`] as an answer: the status of its code, and the body of [`ErrorBody`].
 //!
-//! Control is the only reader. A fault of the host keeps its text with the code `internal`: control logs it
-//! and returns its own client without it. `pandastack-rest` does the same for control. It is not used here,
-//! because it depends on the client of agents.
+//! Control is the only reader. A fault of the host keeps its text with the code `internal`: control
+//! logs it and returns its own client without it. `pandastack-rest` does the same for control; this
+//! module does not use it, because it depends on the agent client.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};

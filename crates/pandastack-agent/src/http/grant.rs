@@ -24,7 +24,7 @@ const DIAL_WAIT: Duration = Duration::from_secs(5);
 /// there.
 const CHECK_AFTER: Duration = Duration::from_secs(10);
 
-/// Wakes the sandbox, unless that is not wanted, and keeps the edge informed of it.
+/// Wakes the sandbox if requested, and streams changes of its state to the edge.
 pub(super) async fn grant(mut call: SandboxCall<OpenGrant>) -> Result<UpgradeResponse<GrantProtocol>> {
     let (upgrade, mut switching) = call.upgrade()?;
     let end = call.sandbox.grant(call.endpoint.query.wake.unwrap_or(true)).await?;
@@ -110,7 +110,8 @@ async fn dial(handle: &crate::sandbox::handle::SandboxHandle, port: u16) -> Resu
     Ok(stream)
 }
 
-/// Follows an edge until it drained, went away, or this agent stops. Dropping `end` closes the grant.
+/// Follows an edge until it has drained or disconnected, or this agent stops. Dropping `end` closes
+/// the grant.
 async fn serve_grant(upgrade: OnUpgrade, end: EdgeGrant, shutdown: CancellationToken) {
     let stream = match upgrade.await {
         Ok(stream) => stream,
@@ -122,7 +123,7 @@ async fn serve_grant(upgrade: OnUpgrade, end: EdgeGrant, shutdown: CancellationT
         }
     };
     let mut stream = TokioIo::new(stream);
-    // The edge asks because it has a request to send.
+    // The edge requests a grant because it has a request to send.
     let mut busy: Option<ActivityGuard> = Some(end.activity.begin());
     let mut told = false;
     loop {

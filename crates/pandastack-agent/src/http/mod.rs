@@ -96,8 +96,7 @@ fn routes() -> Routes {
         .sandbox(grant::tunnel)
 }
 
-/// Puts the id that control gave a request, and the sandbox it is about, beside everything that is
-/// logged for it.
+/// Adds control's request id, and the request's sandbox, to everything logged for the request.
 async fn traced(request: Request, next: Next) -> Response {
     let id = request.headers().get(REQUEST_ID_HEADER).and_then(|value| value.to_str().ok()).unwrap_or("-");
     let path = request.uri().path();

@@ -21,7 +21,7 @@ use super::endpoint::{EventResponse, SandboxCall, UpgradeResponse, ValueOrEvents
 use crate::error::{AgentError, Result};
 use crate::process::{self, Feed, Offsets, OutputEvents, Start, Style, named, terminal_size};
 
-/// Names a started process to those who follow it.
+/// Carries the id of the started process.
 const PID: HeaderName = HeaderName::from_static(PID_HEADER);
 /// Wait of a caller that names none.
 const WAIT_SECONDS_DEFAULT: u64 = 30;

@@ -23,7 +23,7 @@ pub(super) async fn read(call: SandboxCall<ReadSandbox>) -> Result<AgentSandbox>
     Ok(call.sandbox.view())
 }
 
-/// Deletes a sandbox. Deleting an absent one succeeds, whatever its incarnation.
+/// Deletes a sandbox. Deleting an absent one succeeds, for any incarnation.
 pub(super) async fn delete(call: HostCall<DeleteSandbox>) -> Result<()> {
     let Ok(sandbox) = call.host.sandbox(&call.endpoint.sandbox) else { return Ok(()) };
     match sandbox.delete().await {

@@ -27,9 +27,9 @@ use crate::error::AgentError;
 pub(crate) enum Style {
     /// As published clients of `exec/stream` know them: a timeout is an error, a gap a note in the text.
     Exec { timeout_seconds: u64 },
-    /// Everything as it is, bytes as text.
+    /// All events unchanged, bytes as text.
     Text,
-    /// Everything as it is, bytes in base64.
+    /// All events unchanged, bytes in base64.
     Base64,
 }
 
@@ -46,7 +46,7 @@ impl From<OutputEncoding> for Style {
 pub(crate) struct OutputEvents {
     feed: Feed,
     style: Style,
-    /// Bytes of a character that is not complete yet, per stream.
+    /// Bytes of an incomplete character, per stream.
     tails: [Vec<u8>; 2],
     /// Position of the first byte that no event had yet, per stream.
     sent: [u64; 2],
@@ -68,7 +68,7 @@ impl OutputEvent {
         axum::response::sse::Event::default().id(self.id).event(self.name).data(ascii_json(&self.data))
     }
 
-    /// As a message about the command that its caller knows by that id.
+    /// As a message about the command that the caller named `id`.
     pub(crate) fn message(self, id: &str) -> Value {
         let mut message = match self.name {
             "exit" => json!({ "exit": self.data["exit_code"] }),

@@ -57,7 +57,8 @@ impl Feed {
         self.joined.as_ref().and_then(|(stream, _)| stream.pid())
     }
 
-    /// Writes the process's first input and, with `close`, ends it, beside whatever else happens to the feed.
+    /// Writes the process's first input and, with `close`, closes it; runs concurrently with the
+    /// rest of the feed.
     pub(crate) async fn send_input(&self, input: String, close: bool) -> Result<()> {
         let Some((stream, _)) = &self.joined else { return Ok(()) };
         let write = StdinWrite { process: stream.process(), offset: Some(0), close };
@@ -81,7 +82,8 @@ impl Feed {
         while !self.ended {
             let Some((stream, _)) = &mut self.joined else {
                 let lease = self.handle.rejoin().await?;
-                // Lost again at once: the next turn tells why, or finds the sandbox awake.
+                // Lost again at once: the next iteration gets the reason, or finds the sandbox
+                // awake.
                 if let Err(error) = self.join(lease).await
                     && !error.is_disconnection()
                 {

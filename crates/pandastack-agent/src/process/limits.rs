@@ -17,7 +17,7 @@ pub(crate) fn terminal_size(size: api::TerminalSize) -> Result<TerminalSize> {
     Ok(TerminalSize { rows: size.rows, cols: size.cols })
 }
 
-/// Checks limits and puts them in the guest's units.
+/// Checks limits and converts them to the guest's units.
 pub(crate) fn limits_of(wanted: api::ProcessLimits) -> Result<ProcessLimits> {
     let refuse = |what: String| Err(AgentError::BadRequest(what));
     let memory = limits::PROCESS_MEMORY_MB_MIN..=limits::PROCESS_MEMORY_MB_MAX;

@@ -1,11 +1,11 @@
 //! Processes of sandboxes, as the API shows them.
 //!
 //! The guest owns processes and keeps their last output by offset. This module starts them
-//! ([`start`]), follows them across everything that may happen to the connection ([`feed`]), and
-//! turns what they do into server-sent events ([`events`]) and WebSocket messages ([`socket`],
+//! ([`start`]), follows them across disconnects and sleep ([`feed`]), and turns their output and
+//! exit into server-sent events ([`events`]) and WebSocket messages ([`socket`],
 //! [`terminal_socket`]).
 //!
-//! Invariants: a follower gets every byte once, in order, or is told which are gone. Following
+//! Invariants: a follower gets every byte once, in order, or a gap event for lost bytes. Following
 //! neither wakes a sandbox that was put to sleep nor ends because of it. A process ends only by
 //! itself, by a signal or by its timeout, never because a follower left.
 

@@ -93,7 +93,7 @@ pub(crate) async fn serve(handle: SandboxHandle, socket: WebSocket, style: Style
             _ = &mut writer => break,
         }
     }
-    // Dropping the senders tells the commands that nobody is there any more; they clean up and end.
+    // Dropping the senders signals the commands that the client is gone; they clean up and end.
     open.clear();
     writer.abort();
     drop(out);
@@ -161,12 +161,12 @@ async fn take(
 }
 
 async fn send_error(out: &mpsc::Sender<Value>, id: &str, error: &AgentError) {
-    // A socket that is gone needs no answer.
+    // A closed socket needs no response.
     let text = error.logged_public_text();
     let _ = out.send(json!({ "id": id, "error": text, "code": error.code() })).await;
 }
 
-/// One command from its start to its end, or to the socket's.
+/// Runs one command until it ends or the socket closes.
 async fn run(
     handle: SandboxHandle,
     style: Style,
@@ -181,7 +181,7 @@ async fn run(
     };
     let feed = Feed::attach(handle.clone(), process, offsets).await?;
     let mut events = OutputEvents::new(feed, offsets, style);
-    // A socket that is gone is seen where orders are read.
+    // The reader detects a closed socket.
     let _ = out.send(json!({ "id": id, "process": process.0 })).await;
     let (writes, queue) = mpsc::channel(ORDER_QUEUE_MAX);
     let typist = tokio::spawn(write_in(handle.clone(), process, queue));

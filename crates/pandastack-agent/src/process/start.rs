@@ -1,4 +1,4 @@
-//! Starting a process as the API asks for it.
+//! Starts a process from an API request.
 
 use pandastack_guest_proto::message::{Command, ProcessId, ProcessSpec, Started, StdinWrite};
 use pandastack_types::api::{self, Process, StartProcess};
@@ -54,7 +54,7 @@ impl Start {
         let (tag, pty, is_terminal) = (self.spec.tag.clone(), self.pty, self.spec.terminal.is_some());
         let (started, lease) = start(handle, self.spec).await?;
         if is_terminal && !started.terminal {
-            // The process runs on pipes, which the caller did not ask for. If it cannot be killed,
+            // The process runs on pipes, which the caller did not request. If it cannot be killed,
             // it has ended.
             let _ = lease.guest.signal(started.process, rustix::process::Signal::KILL.as_raw()).await;
             return Err(AgentError::Conflict(

@@ -27,10 +27,10 @@ use crate::sandbox::handle::SandboxHandle;
 
 /// Interval of pings on quiet sockets, so that no proxy in between gives up on them.
 pub(super) const PING_EVERY: Duration = Duration::from_secs(20);
-/// Messages of input that wait for the process; beyond it the socket is not read.
+/// Input messages queued for the process; while the queue is full, the socket is not read.
 const INPUT_QUEUE_MAX: usize = 64;
 
-/// A terminal and who is at it.
+/// A terminal and its connected client.
 pub(crate) struct TerminalSocket {
     pub handle: SandboxHandle,
     pub feed: Feed,
@@ -114,7 +114,7 @@ impl TerminalSocket {
         }
     }
 
-    /// Passes on what the process did; false after its end.
+    /// Forwards a process event; false after the last one.
     async fn show(
         &mut self,
         socket: &mut WebSocket,

@@ -23,7 +23,7 @@ use crate::host::Host;
 use crate::snapshot::{Manifest, Snapshot};
 use crate::volume;
 
-/// A snapshot of which the pause is over.
+/// A snapshot whose pause is over.
 struct CapturedState {
     capture: Capture,
     /// Twin that is still to be written; `None` if the snapshot was written in place.
@@ -74,7 +74,8 @@ impl Driver {
     /// Captures the machine and resumes it.
     async fn take(&mut self) -> Result<CapturedState> {
         let goes_on = self.record.state == SandboxState::Running;
-        // A clone first writes out what its source has in the page cache; done here, that is not part of the pause.
+        // A clone first writes out its source's dirty pages; syncing here keeps that out of the
+        // pause.
         crate::zygote::sync_file(&self.live()?.resources.disk()).await?;
         for (_, image) in self.volume_images() {
             crate::zygote::sync_file(&image).await?;
@@ -107,7 +108,7 @@ impl Driver {
         let fork = async {
             capture.clone_disk(&host, &disk).await?;
             capture.clone_volumes(&host, volumes).await?;
-            // Everything else is copied by now.
+            // Everything else has been copied by now.
             let (_, copied) = oneshot::channel();
             let pause = Pause::begun(copied, sender);
             let twin = Twin::fork(&host, machine.as_ref(), &capture, confinement, pause).await;
@@ -162,7 +163,7 @@ impl Driver {
         volume::originals(&self.host.layout, &self.record.spec.volumes)
     }
 
-    /// Starts a capture of the machine, which may run and be stopped meanwhile.
+    /// Starts a capture of the machine, which may resume and stop during it.
     pub(super) fn begin_capture(&self) -> Result<impl Future<Output = Result<Capture>> + use<>> {
         let resources = &self.live()?.resources;
         let (host, memory, manifest, slot) =

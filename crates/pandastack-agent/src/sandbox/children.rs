@@ -41,7 +41,7 @@ pub(super) enum Start {
 }
 
 impl Children {
-    /// Brings all of them up; a failure of one does not affect the others.
+    /// Brings up all children; a failure of one does not affect the others.
     pub(super) async fn start_all(self, host: &Arc<Host>) -> AgentForked {
         let Self { pause_ms, records, start } = self;
         let ids: Vec<_> = records.iter().map(|record| record.spec.id.clone()).collect();

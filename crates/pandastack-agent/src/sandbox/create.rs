@@ -24,8 +24,8 @@ use crate::snapshot_zygote;
 use crate::volume;
 use crate::zygote::ZygoteLease;
 
-/// Creates a sandbox and starts its driver. Runs as a task of its own, so that a caller who goes away
-/// leaves no half of one. Repeating a create returns the existing sandbox.
+/// Creates a sandbox and starts its driver. Runs as a separate task, so that a caller that
+/// disconnects leaves no partial sandbox. Repeating a create returns the existing sandbox.
 pub(crate) async fn create(host: &Arc<Host>, request: AgentCreate) -> Result<AgentSandbox> {
     if let Ok(handle) = host.sandbox(&request.spec.id) {
         handle.check_incarnation(request.spec.incarnation)?;
@@ -142,8 +142,8 @@ async fn from_template_disk(
     Ok((record, live))
 }
 
-/// Forks a zygote; `None` if the zygote died meanwhile, so that its snapshot must be restored.
-/// `shown`: it is of a sandbox's snapshot, whose connections to the outside are not the child's.
+/// Forks a zygote; `None` if the zygote has died, so that its snapshot must be restored. `shown`:
+/// the zygote is of a sandbox's snapshot, whose outbound connections do not belong to the child.
 async fn forked(
     host: &Arc<Host>,
     zygote: ZygoteLease,
@@ -167,7 +167,7 @@ async fn forked(
     let none = || AgentError::Launch("the engine returned no machine".to_owned());
     let forked = match forked.into_iter().next().ok_or_else(none)? {
         Ok(forked) => forked,
-        // Its volumes are copies of the zygote's, and fit no other memory.
+        // The volumes are copies of the zygote's, and match no other memory.
         Err(error) if !record.spec.volumes.is_empty() => return Err(error),
         Err(error) => {
             tracing::warn!(sandbox = %record.spec.id, error = %chain(&error), "cannot fork the zygote; restoring the snapshot");

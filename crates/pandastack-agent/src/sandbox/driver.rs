@@ -44,7 +44,7 @@ pub(crate) struct Driver {
     pub(super) writing: Option<JoinHandle<()>>,
     /// Children of a fork that come up beside the driver.
     pub(super) coming_up: Option<JoinHandle<()>>,
-    /// The pending answer of a guest that was told to thaw.
+    /// The pending response of a guest to a thaw request.
     pub(super) thawing: Option<JoinHandle<Result<IdentityApplied>>>,
     /// When the present sleep began.
     pub(super) asleep_since: Instant,
@@ -52,7 +52,7 @@ pub(crate) struct Driver {
     pub(super) starts: Arc<Semaphore>,
     /// Number of rollbacks: processes from before a rollback cannot be followed after it.
     pub(super) rollbacks: u64,
-    /// The last look at the network.
+    /// The last sample of the network traffic.
     pub(super) looked: TrafficSample,
     commands: mpsc::Receiver<Command>,
     view: watch::Sender<AgentSandbox>,
@@ -134,7 +134,7 @@ impl Driver {
             Command::Move(request, reply) => drop(reply.send(self.move_to(request).await)),
             Command::Hibernate(keep, reply) => self.go_to_sleep(keep, reply).await,
             Command::WriteOut(reply) => drop(reply.send(self.write_out().await)),
-            // Whoever asked may have given up: then memory may be free again.
+            // The caller has given up; memory may be free again.
             Command::Relieve(reply) if reply.is_closed() => {}
             Command::Relieve(reply) => drop(reply.send(self.relieve().await)),
             Command::KeepAwake(until, reply) => drop(reply.send(self.keep_awake(until).await)),
@@ -294,7 +294,7 @@ impl Driver {
         self.record.writes_volumes()
     }
 
-    /// Moves the record and tells everyone.
+    /// Changes the state in the record and publishes it.
     pub(super) async fn step(&mut self, transition: Transition) -> Result<()> {
         self.record.state = self.record.state.step(transition)?;
         if transition == Transition::Hibernated {
@@ -335,7 +335,8 @@ impl Driver {
     }
 }
 
-/// Writes a record. Only that of a sleeping sandbox on disk is synced, and waits for that on a thread that may block.
+/// Writes a record. The record of a sandbox asleep on disk is synced, on a thread that may block;
+/// others are not.
 pub(super) async fn store_record(host: &Host, record: &SandboxRecord) -> Result<()> {
     if !record.sleeps_on_disk() {
         return write_record(&host.layout, record);
@@ -354,7 +355,7 @@ async fn exited(live: Option<&RunningMachine>) -> MachineExit {
     }
 }
 
-/// Waits for the answer of a guest that was told to thaw; never returns if none was.
+/// Waits for the guest's response to a thaw request; never returns if none is pending.
 async fn thaw(told: Option<&mut JoinHandle<Result<IdentityApplied>>>) -> Result<IdentityApplied> {
     match told {
         Some(told) => told.await.unwrap_or(Err(AgentError::Stopping)),

@@ -22,7 +22,7 @@ impl Driver {
         self.settle_usage();
         let mut reason = exit.reason;
         if let Some(live) = self.live.take() {
-            // A machine whose kernel gives up ends as if it had been switched off.
+            // A machine whose kernel panics ends as if it had been powered off.
             let console = live.machine.record().console.clone();
             live.end(&self.host).await;
             reason = console::kernel_panic(&console).unwrap_or(reason);
@@ -30,7 +30,7 @@ impl Driver {
         self.fail(reason).await;
     }
 
-    /// Writes down that its machine is gone, and why.
+    /// Records that the machine is gone, with the reason.
     pub(super) async fn fail(&mut self, reason: String) {
         self.record.machine = None;
         self.record.slot = None;
@@ -59,8 +59,7 @@ impl Driver {
         self.host.changed.notify_one();
     }
 
-    /// Asks the guest to sync its volumes before its machine ends. A stopped guest did that when it
-    /// stopped.
+    /// Syncs the guest's volumes before its machine ends. A stopped guest did that when it stopped.
     async fn write_volumes_out(&mut self) {
         if self.record.state != SandboxState::Running || !self.writes_volumes() {
             return;

@@ -1,8 +1,8 @@
 //! Forking a sandbox: one pause, any number of children, a result for each.
 //!
 //! The driver does the pause; the children come up beside it ([`super::children`]), so that other
-//! requests to the parent wait for none of them. The next fork does: what its children may have is
-//! known once the others are up.
+//! requests to the parent do not wait for them. The next fork does wait: the resources left for its
+//! children are known only once the others are up.
 //!
 //! ```text
 //!   driver     prepare | stop                      go on | next command
@@ -41,7 +41,7 @@ type ForkedChildren = Vec<Result<launch_children::ForkedChild>>;
 struct ForkSignals {
     /// Notified when all is ready for the machine to pause.
     ready: oneshot::Sender<()>,
-    /// Notified when it does. If dropped instead, there is no fork.
+    /// Notified when it has paused. If dropped instead, the fork is cancelled.
     still: oneshot::Receiver<()>,
     /// Notified when it continues; dropped at the end if it does not.
     resumed: oneshot::Sender<()>,
@@ -54,7 +54,8 @@ struct DriverSignals {
     resumed: oneshot::Receiver<()>,
 }
 
-/// Forks a machine, and clones its disk meanwhile. With `goes_on` it is resumed as soon as both are done.
+/// Forks a machine and clones its disk concurrently. With `goes_on`, resumes it as soon as both are
+/// done.
 async fn fork_machine(
     host: Arc<Host>,
     machine: Arc<dyn Machine>,
@@ -71,7 +72,7 @@ async fn fork_machine(
         if still.await.is_err() {
             return Vec::new();
         }
-        // A receiver that is gone has failed, and reports it.
+        // If the receiver is gone, it has failed, and reports that itself.
         let _ = begin.send(());
         let cloned = clone_disks(&host, &disk, own_disks).await;
         let _ = copy.send(());
@@ -223,8 +224,8 @@ impl Driver {
         Ok((forking, DriverSignals { ready: is_ready, still, resumed: is_resumed }))
     }
 
-    /// Waits until the parent has its processes back, or until it may, for one that was already
-    /// paused.
+    /// Waits until the parent has resumed; for a parent that was already paused, until it may
+    /// resume.
     async fn await_fork(&mut self, was_running: bool, resumed: oneshot::Receiver<()>) -> Result<()> {
         if was_running {
             return self.thaw_resumed(resumed).await;
@@ -233,7 +234,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Prepares the resources of children, and writes out what a clone would otherwise write out in the pause: the page cache of its source.
+    /// Prepares the resources of children, and syncs the source's page cache, which a clone would
+    /// otherwise write out during the pause.
     async fn prepare_fork(&self, records: &[SandboxRecord]) -> Result<Vec<PreparedChild>> {
         let resources = &self.live()?.resources;
         let disk = resources.disk();
@@ -292,7 +294,8 @@ impl Driver {
     /// Forks without forking the process: one capture, restored once for each child.
     async fn fork_by_capture(&mut self, children: Vec<SandboxSpec>) -> Result<Children> {
         let (capture, pause_ms) = self.capture().await?;
-        // Not among the snapshots: nobody knows of it, and control has the agent forget those that it does not know.
+        // Kept outside the snapshot directory: control does not know this snapshot, and has the
+        // agent delete unknown ones.
         let dir = self.host.layout.fork(&self.record.spec.id);
         self.host.remove_dir(dir.clone()).await;
         let snapshot = Box::new(capture.publish(&self.host, dir.clone()).await?);

@@ -21,18 +21,18 @@ use crate::launch::GUEST_ANSWER_MAX;
 const FREEZE_MAX: Duration = Duration::from_secs(120);
 /// Longest wait for starts in progress.
 const STARTS_WAIT: Duration = Duration::from_secs(5);
-/// Longest wait for the answer of a guest that did not freeze and was told to thaw.
+/// Longest wait for the thaw response of a guest that did not freeze.
 const THAW_TOLD_MAX: Duration = Duration::from_secs(2);
-/// Pause before a guest that did not thaw is told again.
+/// Delay before the thaw request is repeated.
 const THAW_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 impl Driver {
-    /// Freezes user processes, writes the guest's file systems out if told to, and stops the
+    /// Freezes user processes, with `sync` writes the guest's file systems out, and stops the
     /// processors. On failure the sandbox runs as before.
     pub(super) async fn stop_guest(&mut self, sync: bool) -> Result<()> {
         let began = Instant::now();
-        // For a copy nothing needs to reach the disk: what it lacks there it has in its memory,
-        // taken at the same instant.
+        // A copy needs no sync: data missing on its disk is in its memory, taken at the same
+        // instant.
         self.freeze(sync).await?;
         let frozen = began.elapsed();
         let Some(live) = &self.live else { return Ok(()) };
@@ -44,11 +44,11 @@ impl Driver {
         Ok(())
     }
 
-    /// Freezes user processes, and writes the guest's file systems out if told to. A guest that
-    /// does not respond in time would keep its sandbox from being deleted. Should it receive the
-    /// request later, the next one tells it to thaw at once.
+    /// Freezes user processes, and with `sync` writes the guest's file systems out. The wait is
+    /// bounded, because an unresponsive guest would block the deletion of its sandbox. A thaw
+    /// request follows a timeout, in case the guest receives the freeze request later.
     pub(super) async fn freeze(&mut self, sync: bool) -> Result<()> {
-        // Those that are late are cut off, as everything else is.
+        // Starts that take longer are cut off, like everything else.
         drop(tokio::time::timeout(STARTS_WAIT, self.starts.acquire_many(STARTS_MAX)).await);
         let guest = self.guest().await?;
         let frozen = answered(FREEZE_MAX, guest.quiesce(sync)).await;
@@ -104,7 +104,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Repeats the request to thaw until the guest answers it: the record says that it runs.
+    /// Repeats the thaw request until the guest answers: its record is marked running.
     pub(super) async fn note_thaw(&mut self, told: Result<IdentityApplied>) {
         self.thawing = None;
         let is_to_run = self.live.is_some() && self.record.state == SandboxState::Running;

@@ -27,7 +27,7 @@ struct Grant {
 pub(crate) struct EdgeGrant {
     /// The guest's address while the grant is open.
     pub address: IpAddr,
-    /// Cancelled when no further requests may begin.
+    /// Cancelled when no new requests may start.
     pub hold: CancellationToken,
     /// For use while requests are in flight.
     pub activity: Arc<Activity>,
@@ -48,7 +48,7 @@ impl Grants {
         Ok(EdgeGrant { address, hold, activity, _gone: gone.drop_guard() })
     }
 
-    /// Tells every edge to start no new requests, and does not wait.
+    /// Sends HOLD to every edge, without waiting.
     pub(super) fn hold(&self) {
         for grant in &self.0 {
             grant.hold.cancel();

@@ -43,7 +43,7 @@ pub(crate) enum Command {
     Hibernate(Keep, Reply<AgentSandbox>),
     /// Releases its memory if it sleeps in it.
     WriteOut(Reply<()>),
-    /// Gives up its memory if it is asleep or idle; returns whether it did.
+    /// Releases memory if the sandbox is asleep or idle; returns whether it did.
     Relieve(Reply<bool>),
     KeepAwake(Option<Timestamp>, Reply<AgentSandbox>),
     Rollback(SnapshotId, Reply<AgentSandbox>),
@@ -92,7 +92,7 @@ pub(crate) struct SandboxHandle {
 }
 
 impl SandboxHandle {
-    /// The budget of what is held for callers of this sandbox.
+    /// The budget for output held for callers of this sandbox.
     pub(crate) fn output_budget(&self) -> &OutputBudget {
         &self.output_budget
     }
@@ -105,7 +105,7 @@ impl SandboxHandle {
     }
 
     /// Returns whether the sandbox runs at this address. A deleted sandbox has no driver left to
-    /// say otherwise.
+    /// update the view.
     pub(crate) fn runs_at(&self, address: Option<&str>) -> bool {
         let view = self.view.borrow();
         !self.commands.is_closed()
@@ -146,7 +146,7 @@ impl SandboxHandle {
         self.send(Command::Lease).await
     }
 
-    /// A lease for starting something, which is not cut off by a sleep before [`GuestLease::started`].
+    /// A lease for a start; a sleep does not cut it off before [`GuestLease::started`].
     pub(crate) async fn lease_to_start(&self) -> Result<GuestLease> {
         self.send(Command::LeaseToStart).await
     }
@@ -170,8 +170,8 @@ impl SandboxHandle {
         }
     }
 
-    /// Converts a failed guest call to its cause: a lost machine, if that is the case. The end of a machine
-    /// is noticed moments after its connections break.
+    /// Converts a failed guest call to "machine lost" if the machine has ended. The end of a
+    /// machine is noticed moments after its connections break.
     pub(crate) async fn explain(&self, error: AgentError) -> AgentError {
         let is_unreachable = match &error {
             AgentError::Guest(error) => error.kind() == ErrorKind::Unreachable,

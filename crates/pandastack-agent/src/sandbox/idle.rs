@@ -2,8 +2,8 @@
 //!
 //! A sandbox is idle when it has no exec, stream or file call in progress and no keep-awake lease,
 //! and exchanges next to nothing over its network. After its idle timeout it sleeps in memory:
-//! stopped, at hand. If it is not used for the host's light-sleep time either, it is written to
-//! disk. A sandbox without a timeout is checked too: its activity decides about its checkpoints.
+//! stopped, but quick to resume. After the host's light-sleep time without use, it is written to
+//! disk. A sandbox without a timeout is checked too: its activity decides when it is checkpointed.
 
 use std::time::{Duration, Instant};
 
@@ -17,28 +17,28 @@ use crate::error::Result;
 /// Network bytes between two looks that are not activity, however soon after each other: neighbour
 /// discovery and the like.
 const NOISE_BYTES_MAX: u64 = 512;
-/// As many more for each second between them: what a connection takes to say now and then that it
-/// is still there. The archiver of a database's log exchanges some 260 bytes with its server every
-/// 10 s, headers included, and must not keep it awake.
+/// Additional bytes per second between checks, for keepalives of open connections. The archiver of
+/// a database's log exchanges some 260 bytes with its server every 10 s, headers included, and must
+/// not keep it awake.
 const NOISE_BYTES_PER_SECOND: u64 = 30;
 /// Shortest time between two looks.
 const CHECK_MIN: Duration = Duration::from_millis(100);
-/// Longest time between two looks at the byte counters, which nothing announces.
+/// Longest interval between reads of the byte counters; no event reports a change.
 const CHECK_MAX: Duration = Duration::from_secs(30);
 /// Time without use after which a sandbox may be put to sleep early, when the host is short of memory.
 const RELIEF_IDLE_MIN: Duration = Duration::from_secs(10);
 /// After a write to disk that failed, so long until the next try.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
 
-/// Time until the next check of a running sandbox that has `left` until it may be put to sleep.
+/// Time until the next check of a running sandbox that may be put to sleep in `left`.
 fn next_check(limit: Option<Duration>, left: Duration, since_last: Duration) -> Duration {
     // Often enough that traffic early in the period does not double it.
     let every = limit.map_or(CHECK_MAX, |limit| (limit / 4).clamp(CHECK_MIN, CHECK_MAX));
     left.min(every.saturating_sub(since_last)).max(CHECK_MIN)
 }
 
-/// Network bytes that are not activity, so long after the last look. A sleeping sandbox was not
-/// checked, and has exchanged nothing meanwhile.
+/// Network bytes that do not count as activity, for the time since the last check. A sleeping
+/// sandbox is not checked, and exchanges nothing while asleep.
 fn noise_bytes_max(since_last: Duration) -> u64 {
     NOISE_BYTES_MAX + NOISE_BYTES_PER_SECOND * since_last.min(CHECK_MAX).as_secs()
 }
@@ -87,9 +87,9 @@ impl Driver {
         }
     }
 
-    /// Goes to sleep on disk because the host is short of memory, if that interrupts nobody: asleep in
-    /// memory already, or idle for a while, with an idle timeout and without a lease. Returns whether
-    /// it did.
+    /// Goes to sleep on disk because the host is short of memory, if that interrupts no work: it
+    /// already sleeps in memory, or has been idle for a while, has an idle timeout and no lease.
+    /// Returns whether it did.
     pub(super) async fn relieve(&mut self) -> Result<bool> {
         if self.record.state == SandboxState::Running {
             self.note_traffic();
@@ -119,7 +119,7 @@ impl Driver {
         Duration::try_from(until.duration_since(Timestamp::now())).unwrap_or(Duration::ZERO)
     }
 
-    /// Counts what went over the network since the last look as activity.
+    /// Counts network traffic since the last check as activity.
     pub(super) fn note_traffic(&mut self) {
         let noise_bytes_max = noise_bytes_max(self.looked.at.elapsed());
         self.looked.at = Instant::now();

@@ -21,8 +21,8 @@ impl Driver {
         })
     }
 
-    /// A lease that keeps the guest from being frozen until [`GuestLease::started`]: a start whose
-    /// answer is lost in a sleep can neither be taken for done nor be repeated.
+    /// A lease that prevents freezing until [`GuestLease::started`]: if a sleep loses the reply to
+    /// a start, the caller can neither assume that it succeeded nor repeat it.
     pub(super) async fn lease_to_start(&mut self) -> Result<GuestLease> {
         let mut lease = self.lease().await?;
         lease.starting = self.starts.clone().try_acquire_owned().ok();
@@ -50,7 +50,8 @@ impl Driver {
     /// Opens a grant. A sleeping sandbox wakes, if it is to; a hundred edges wake it once, because the driver
     /// does one thing at a time.
     pub(super) async fn open_grant(&mut self, wake: bool) -> Result<EdgeGrant> {
-        // Held until the edge says whether it is busy: a sandbox just woken must not fall asleep at once.
+        // Held until the edge reports whether it is busy: a sandbox just woken must not fall asleep
+        // at once.
         let _activity = wake.then(|| self.activity.begin());
         match accept(self.record.state, Request::Use) {
             Verdict::Wake if !wake => return Err(self.refusal("the sandbox sleeps")),

@@ -9,8 +9,9 @@ use super::driver::Driver;
 use crate::error::Result;
 
 impl Driver {
-    /// Changes the policy: in the slot at once, if there is one, and in the record, from which every later slot of this
-    /// sandbox gets it. A sleeping sandbox is not woken. When it fails, slot and record have the policy that they had.
+    /// Changes the policy: in the slot at once, if there is one, and in the record, from which
+    /// every later slot of this sandbox gets it. A sleeping sandbox is not woken. On failure, slot
+    /// and record keep the previous policy.
     pub(super) async fn set_network(&mut self, policy: NetworkPolicy) -> Result<AgentSandbox> {
         if matches!(self.record.state, SandboxState::Failed | SandboxState::Stopping | SandboxState::Deleted)
         {
@@ -34,8 +35,8 @@ impl Driver {
         Ok(self.describe())
     }
 
-    /// Enforces the record's policy again: the caller is told that no other holds, even if the
-    /// kernel took one and was too slow to acknowledge it.
+    /// Restores the record's policy after a failed change: the caller learns that the change
+    /// failed, even if the kernel applied it and acknowledged it too late.
     async fn take_back(&self, slot: Option<SlotIndex>) {
         if let Some(slot) = slot
             && let Err(error) = self.host.slots.set_policy(slot, &self.record.spec.network).await

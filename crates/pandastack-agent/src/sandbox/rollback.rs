@@ -15,7 +15,7 @@ use crate::outdated;
 use crate::snapshot::Snapshot;
 
 impl Driver {
-    /// Returns to a snapshot; the sandbox runs afterwards, whatever it did before.
+    /// Returns to a snapshot; the sandbox runs afterwards, even if it slept before.
     pub(super) async fn rollback(&mut self, id: &SnapshotId) -> Result<AgentSandbox> {
         if let Verdict::Refuse(reason) = self.accept(Request::Rollback) {
             return Err(self.refusal(reason));
@@ -28,7 +28,8 @@ impl Driver {
         self.alone().await;
         let snapshot = self.open_own(id)?;
         outdated::refuse_due(&self.host.layout.snapshot(id))?;
-        // Before anything is given up: contents are read if this boot of the host has not read them yet.
+        // Before anything is discarded: verifies the contents if they were not verified since the
+        // host booted.
         snapshot.verify(&self.host.shutdown).await?;
         if self.live.is_none() {
             self.host.free_memory(self.record.shape, 1, Some(&self.record.spec.id)).await?;

@@ -7,14 +7,14 @@
 //! ```
 //!
 //! A sleeping sandbox on disk is a snapshot directory and a record, nothing else. The order of
-//! writes makes every crash harmless. The snapshot is complete before the record says that the
-//! sandbox sleeps on it, and the record says so before the machine ends (the request is answered in
-//! between). On waking, the snapshot stays until the record says `running` again. A power loss is
-//! one too: while the sandbox sleeps its record is synced, and what a wake writes over it unsynced
-//! leaves the second name of it beside the snapshot ([`crate::record::write_record`]).
+//! writes makes every crash harmless. The snapshot is complete before the record refers to it, and
+//! the record is written before the machine ends (the request is answered in between). On waking,
+//! the snapshot stays until the record is `running` again. The same holds for a power loss: the
+//! record of a sleeping sandbox is synced, and an unsynced write on waking leaves its second name
+//! beside the snapshot ([`crate::record::write_record`]).
 //!
-//! Of one that writes volumes the snapshot is good for one wake, because its volumes go on. Its
-//! record says `running`, synced, before its machine does ([`crate::launch`]).
+//! If the sandbox writes volumes, its snapshot can be used for one wake, because the volumes change
+//! afterwards. Its record is `running` and synced before its machine runs ([`crate::launch`]).
 
 use jiff::Timestamp;
 use pandastack_fault as fault;
@@ -153,7 +153,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Keeps the disk alone. The guest must run to bring its file systems into order.
+    /// Keeps only the disk. The guest must run to sync its file systems.
     async fn write_disk(&mut self) -> Result<()> {
         if self.record.state != SandboxState::Running {
             let reason =
@@ -181,9 +181,9 @@ impl Driver {
         Ok(())
     }
 
-    /// Wakes. A failed wake leaves the sandbox asleep, to be tried again, unless its volumes may
-    /// have changed meanwhile. An outdated state is refused, or dropped but for its disk, where the
-    /// operator says so.
+    /// Wakes. A failed wake leaves the sandbox asleep, so that it can be retried, unless its
+    /// volumes may have changed. Depending on the operator's policy, an outdated state is kept,
+    /// refused, or dropped except for its disk.
     pub(super) async fn wake(&mut self) -> Result<()> {
         match self.record.due_verdict(Timestamp::now()) {
             Some(verdict) if !self.has_disk_alone()? => match verdict.action {
@@ -207,7 +207,7 @@ impl Driver {
     pub(super) async fn drop_memory(&mut self) -> Result<()> {
         self.wake_as_it_is().await?;
         if let Err(error) = self.hibernate(Keep::Disk).await {
-            // It must not go on with the outdated state.
+            // It must not continue with the outdated state.
             if let Err(error) = self.hibernate(Keep::Memory).await {
                 tracing::error!(
                     sandbox = %self.record.spec.id, error = %chain(&error),
@@ -242,7 +242,7 @@ impl Driver {
         Ok(())
     }
 
-    /// One whose machine ran has used its memory up; see [`crate::launch`].
+    /// If its machine has run, its saved memory can no longer be used; see [`crate::launch`].
     async fn fail_wake(&mut self, error: AgentError) -> AgentError {
         if self.record.state != SandboxState::Running {
             return error;
@@ -270,7 +270,7 @@ impl Driver {
         launch::restore(&self.host, &mut self.record, &snapshot, Stages::begin()).await
     }
 
-    /// Returns whether a sandbox that sleeps on disk kept its disk without its memory.
+    /// Returns whether a sandbox asleep on disk kept only its disk.
     pub(super) fn sleeps_with_disk_alone(&self) -> Result<bool> {
         let sleep = self.host.layout.sleep(&self.record.spec.id);
         let manifest: Manifest = read_json(&sleep.join(names::MANIFEST))?;

@@ -12,7 +12,7 @@ use crate::layout::machine as names;
 use crate::observe::Observation;
 
 impl Driver {
-    /// Adds what the machine used before it ends or sleeps.
+    /// Adds the machine's usage before it ends or sleeps.
     pub(super) fn settle_usage(&mut self) {
         if let Some(live) = &self.live {
             add_usage(&mut self.record.usage, &self.host, live, self.record.shape);

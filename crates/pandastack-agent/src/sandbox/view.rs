@@ -8,7 +8,7 @@ use crate::host_resources::HostResources;
 use crate::record::SandboxRecord;
 use crate::running_machine::RunningMachine;
 
-/// Adds what a machine has used since it runs.
+/// Adds a machine's usage since it started.
 pub(super) fn add_usage(usage: &mut Usage, host: &HostResources, machine: &RunningMachine, shape: Shape) {
     usage.cpu_ms += machine.resources.cgroup().cpu_ms();
     let traffic = machine.resources.traffic(host);

@@ -25,8 +25,8 @@ impl Driver {
     }
 
     /// Copies a volume. A running guest first writes out its caches, and its processors are paused
-    /// during the copy. The copy is therefore what a power failure at that instant would leave: a
-    /// file system with a journal, and a database with a log, recover from it.
+    /// during the copy. The copy is therefore in the state after a power failure at that instant,
+    /// from which a file system with a journal, and a database with a log, recover.
     pub(super) async fn copy_volume(&mut self, from: VolumeId, to: VolumeId) -> Result<()> {
         self.place_of(&from)?;
         let image = volume::image(&self.host.layout, &from)?;

@@ -1,5 +1,5 @@
-//! Replays journals of images that their last machine did not unmount, which is all but those that were
-//! never written.
+//! Replays journals of images that their last machine did not unmount: all images that were ever
+//! written.
 //!
 //! A read-only mount skips the journal, because it cannot be written to. But data that a killed
 //! machine had synced may exist only in the journal, so it is replayed first, on the host.
@@ -53,7 +53,8 @@ const REPLAY_LOOK: Duration = Duration::from_millis(5);
 static IN_PROGRESS: Mutex<BTreeSet<VolumeId>> = Mutex::new(BTreeSet::new());
 static ENDED: Condvar = Condvar::new();
 
-/// Held while a volume is opened to be read: a second reader waits for a replay instead of being told that the volume is in use.
+/// Held while a volume is opened for reading: a second reader waits for a replay instead of failing
+/// because the volume is in use.
 pub(super) struct ReplayGuard(VolumeId);
 
 impl ReplayGuard {
@@ -78,10 +79,12 @@ pub(super) fn replay_left(image: &Path, id: &VolumeId, uid: u32) -> Result<()> {
     if !look.map_err(AgentError::io("read the metadata of", image))? {
         return Ok(());
     }
-    // Where a machine has it open nothing is replayed under it: a writer refuses readers anyway, and next to a reader one sees what that sees.
+    // If a machine has the image open, it is not replayed: a writer refuses readers anyway, and
+    // an additional reader sees the same state as the existing one.
     let Ok(locked) = open_locked(image, false, id) else { return Ok(()) };
     let replayed = replay(&locked, uid);
-    // Said, and not left to the end of the descriptor: a process that is just being started may have a copy of it for a moment.
+    // Unlock explicitly instead of closing the descriptor: a process that is just being started may
+    // briefly have a copy of it.
     rustix::fs::flock(&locked, FlockOperation::Unlock)
         .map_err(|errno| AgentError::io("unlock", image)(errno.into()))?;
     replayed.map_err(|why| {
@@ -105,7 +108,7 @@ fn needs_replay(image: &File) -> io::Result<bool> {
     Ok(is_ext4 && superblock[FEATURES_AT] & NEEDS_RECOVERY != 0)
 }
 
-/// Why a journal was not replayed.
+/// Reason why a journal was not replayed.
 #[derive(Debug, thiserror::Error)]
 enum ReplayError {
     #[error("the image cannot be read")]

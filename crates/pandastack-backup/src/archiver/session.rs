@@ -14,14 +14,14 @@ use crate::window::Gap;
 
 /// Reason why a session ended.
 enum EndReason {
-    /// We were asked to stop.
+    /// A stop was requested.
     Stop,
     /// The server sends nothing more.
     Done,
 }
 
 impl Work {
-    /// Archives over one connection. `Ok` only when a stop was asked for.
+    /// Archives over one connection. `Ok` only after a requested stop.
     pub(super) async fn session(&mut self, stream: Box<dyn ByteStream>) -> Result<(), ArchiverError> {
         let mut replication = Replication::open(stream, &self.login).await?;
         let system = replication.identify().await?;
@@ -34,7 +34,7 @@ impl Work {
         self.log_gone = false;
         let mut archived = self.follow(replication, &system, &mut writer).await;
         if matches!(archived, Err(ArchiverError::Replication(_) | ArchiverError::Silent)) {
-            // The server may be gone for good, and what it had sent is all that is left of it.
+            // The server may be lost for good, so the received log may be all that is left of it.
             if let Err(error) = writer.flush().await {
                 archived = Err(error.into());
             }
@@ -44,13 +44,13 @@ impl Work {
         archived
     }
 
-    /// Reports that the archive could not be read: it may lack anything, and the first successful
-    /// read tells how much.
+    /// Reports that the archive could not be read: the lag is unknown until the first successful
+    /// read.
     fn note_unseen(&self) {
         self.status.send_modify(|status| status.lag_bytes = status.lag_bytes.max(1));
     }
 
-    /// Finds the end of the archive; an empty one begins where the slot does.
+    /// Finds the end of the archive; an empty archive begins where the slot does.
     async fn find_end(
         &self,
         replication: &mut Replication,
@@ -75,8 +75,8 @@ impl Work {
         Ok(LogWriter::begin(self.archive.clone(), timeline, from))
     }
 
-    /// Continues after a gap: the log that the archive needs next is lost, so a new slot holds back
-    /// what follows.
+    /// Continues after a gap: the log that the archive needs next is lost, so a new slot retains
+    /// the log that follows.
     async fn begin_after_gap(
         &self,
         replication: &mut Replication,
@@ -137,7 +137,7 @@ impl Work {
         }
     }
 
-    /// Receives and archives until there is nothing more, or a stop is requested.
+    /// Receives and archives until the server ends the stream, or a stop is requested.
     async fn receive(
         &self,
         stream: &mut WalStream,
@@ -164,7 +164,7 @@ impl Work {
                     if heard.elapsed() >= SILENCE_MAX {
                         return Err(ArchiverError::Silent);
                     }
-                    // The answer to it says that the server is there, and that there is nothing more.
+                    // The reply shows that the server is alive and how far its log goes.
                     stream.confirm(writer.received(), writer.archived(), true).await?;
                     status_due = Instant::now() + STATUS_INTERVAL;
                 }
@@ -173,7 +173,8 @@ impl Work {
         }
     }
 
-    /// Archives the end of a stream. A server that stops is gone before it could say what follows.
+    /// Archives the end of a stream. A stopping server disconnects before it reports the next
+    /// timeline.
     async fn finish_stream(
         &self,
         mut stream: WalStream,
@@ -181,7 +182,7 @@ impl Work {
     ) -> Result<StreamEnd, ArchiverError> {
         writer.flush().await?;
         self.note_archived(writer);
-        // The next session tells the server what this one cannot.
+        // If this fails, the next session confirms the position.
         let _ = stream.confirm(writer.received(), writer.archived(), false).await;
         stream.finish().await.map_err(|_| ArchiverError::Ended)
     }
@@ -193,7 +194,8 @@ impl Work {
             self.catch_up(&mut stream, writer, flushed).await?;
             self.flush_and_confirm(&mut stream, writer).await?;
             let mut replication = stream.finish().await?.replication;
-            // Asked between two streams: an answer within one tells what was sent, not what there is.
+            // Queried between two streams: within a stream, replies report the sent log, not the
+            // flushed log.
             flushed = replication.identify().await?.flushed;
             if flushed <= writer.received() {
                 replication.close().await;
@@ -202,7 +204,7 @@ impl Work {
             let (timeline, from) = (writer.timeline(), writer.rewind());
             match replication.start(&self.login.slot, timeline, from).await? {
                 ReplicationStart::Streaming(again) => stream = again,
-                // The rest is on a timeline that the next session goes over to.
+                // The rest is on another timeline, which the next session follows.
                 ReplicationStart::Ended(ended) => {
                     ended.replication.close().await;
                     return Ok(());
@@ -211,8 +213,9 @@ impl Work {
         }
     }
 
-    /// Receives what the server has by now, and everything before `until`. It answers before it looks for more log to send, so one answer
-    /// says nothing, and a second one with nothing before it that there is likely no more.
+    /// Receives the log that the server has now, and everything before `until`. The server replies
+    /// before it looks for more log to send, so one reply proves nothing; a second reply without
+    /// log in between means that most likely no more exists.
     async fn catch_up(
         &self,
         stream: &mut WalStream,
@@ -305,8 +308,8 @@ impl Work {
         });
     }
 
-    /// Records that everything that was received is archived. That there is nothing more is well too; only
-    /// that nothing more came yet is not: a server answers before it sends.
+    /// Records that everything received is archived. The error is cleared only once the server's
+    /// log has no more to send (`lag_bytes` is 0): a server answers before it sends log.
     fn note_archived(&self, writer: &LogWriter) {
         self.note_put(writer);
         self.status.send_modify(|status| {

@@ -67,7 +67,7 @@ impl FakeServer {
         }
         let (ours, theirs) = duplex(1024 * 1024);
         let server = Arc::clone(self);
-        // Either side may hang up to end it.
+        // Either side may disconnect to end it.
         tokio::spawn(async move { server.serve(theirs).await });
         Ok(Box::new(ours))
     }
@@ -137,7 +137,7 @@ async fn prove(stream: &mut DuplexStream) -> std::io::Result<()> {
     stream.write_all(&authentication(10, "SCRAM-SHA-256\0\0")).await?;
     let (_, first) = receive(stream).await?;
     let first = String::from_utf8_lossy(&first).into_owned();
-    // The mechanism's name and a length come before it, and `n,,` is not signed.
+    // The mechanism's name and a length precede it; `n,,` is not signed.
     let bare = first.split_once("n,,").unwrap().1;
     let nonce = bare.split_once("r=").unwrap().1;
     let verifier = pandastack_postgres::scram_verifier(PASSWORD);
@@ -226,13 +226,13 @@ async fn await_status(status: &mut watch::Receiver<Status>, holds: impl FnMut(&S
     found.expect("in time").unwrap().clone()
 }
 
-/// Everything that the server has by now is in the archive.
+/// Whether everything that the server has now is archived.
 fn archived(server: &FakeServer) -> impl FnMut(&Status) -> bool + use<> {
     let end = server.end();
     move |status: &Status| status.last_archived.is_some_and(|(_, archived)| archived >= end)
 }
 
-/// The folder of an archive, which can be taken away.
+/// The folder of an archive, which can be made unavailable.
 struct Store {
     _folder: tempfile::TempDir,
     path: PathBuf,
@@ -271,7 +271,7 @@ async fn an_unreachable_archive_is_reported_until_it_recovers() {
     let before = server.sessions();
     server.write(100_000);
     let since = await_status(&mut status, |status| status.failing_since.is_some()).await.failing_since;
-    // Through all attempts, at the beginning of which the server says that it is there.
+    // Through all attempts, although the server responds at the start of each.
     while server.sessions() < before + 3 {
         tokio::time::timeout(WAIT, status.changed()).await.expect("tried in time").unwrap();
         let seen = status.borrow_and_update().clone();
@@ -311,7 +311,7 @@ async fn unarchived_wal_is_reported_even_while_the_server_sleeps() {
     let asleep = await_status(&mut status, sleeps).await;
     assert_eq!(asleep.failing_since, failing.failing_since, "since it fails, not since it sleeps");
 
-    // A store that is back does not have by that what the server wrote.
+    // After the store is back, the server's log still has to be archived.
     store.bring_back();
     await_refused(&server, &archiver, 2).await;
     let still = status.borrow_and_update().clone();
@@ -330,7 +330,7 @@ async fn an_unreachable_archive_is_reported_while_its_server_sleeps() {
     let server = Arc::new(FakeServer::default());
     server.write(100_000);
     let archiver = archiver(&server, &store.path);
-    // Before it begins, which it does when this test first waits.
+    // Before the archiver starts, which happens at this test's first await.
     store.take_away();
     let mut status = archiver.status();
     await_status(&mut status, |status| status.failing_since.is_some()).await;

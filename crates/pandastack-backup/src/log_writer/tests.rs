@@ -57,7 +57,8 @@ async fn a_new_log_writer_resumes_at_the_archive_end() {
         let mut again = LogWriter::resume(&archive).await.unwrap().unwrap();
         assert_eq!((again.archived(), again.timeline()), (writer.archived(), Timeline(1)));
         assert_eq!(again.complete_until(), Some(Timestamp::from_second(5).unwrap()));
-        // The first bytes that it wants are ones that it has, of the segment that the slot holds.
+        // The stream restarts with bytes that are already archived, within the segment that the
+        // slot retains.
         let from = again.rewind();
         assert!(from.segment_start() == again.archived().segment_start() && from <= again.archived());
         again.push(from, log(from, 20_000)).unwrap();
@@ -88,7 +89,7 @@ async fn a_diverged_log_is_refused() {
     other[999] ^= 1;
     assert!(matches!(writer.push(from, Bytes::from(other)), Err(LogError::Diverged { .. })));
     writer.rewind();
-    // The proof may come in parts.
+    // The proof may arrive in parts.
     writer.push(from, log(from, 400)).unwrap();
     let behind = Lsn(from.0 + 400);
     assert!(matches!(writer.push(Lsn(from.0 + 500), log(behind, 10)), Err(LogError::Hole { .. })));

@@ -57,7 +57,7 @@ impl BaseStream {
         Self { replication, place: ArchivePosition::Rows, rows: Vec::new() }
     }
 
-    /// The next part; `None` when the server is done. Can be given up at any time.
+    /// The next part; `None` at the end. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<BasePart>, ReplicationError> {
         loop {
             // The checkpoint before the first byte, and slow disks after it, take their time.

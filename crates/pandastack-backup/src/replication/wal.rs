@@ -30,10 +30,10 @@ pub enum WalMessage {
         sent: Lsn,
         /// When, by its clock.
         sent_at: Timestamp,
-        /// Whether the server wants a status at once.
+        /// Whether the server requests an immediate status update.
         wants_status: bool,
     },
-    /// The stream ended: the timeline ended, or the server stops. [`WalStream::finish`] tells
+    /// The stream ended: the timeline ended, or the server stops. [`WalStream::finish`] returns
     /// which.
     Done,
 }
@@ -52,7 +52,7 @@ impl WalStream {
         Self { replication, copy_done: false, last: from }
     }
 
-    /// The next message. Can be given up at any time.
+    /// The next message. Cancel safe.
     pub async fn next(&mut self) -> Result<WalMessage, ReplicationError> {
         loop {
             let (kind, body) = self.replication.session.receive(MESSAGE_BYTES_MAX).await?;
@@ -69,7 +69,7 @@ impl WalStream {
                     self.copy_done = true;
                     return Ok(WalMessage::Done);
                 }
-                // A server that stops says so without ending the copy.
+                // A stopping server sends this without ending the copy.
                 b'C' => return Ok(WalMessage::Done),
                 b'E' => return Err(refused_log(self.last, SqlError::parse(&body))),
                 _ => {}
@@ -77,8 +77,8 @@ impl WalStream {
         }
     }
 
-    /// Confirms to the server what was received and what is durable, so that it can drop its log up to
-    /// there. With `ask` it answers.
+    /// Confirms the received and the durable position to the server, so that it can drop its log up
+    /// to there. With `ask`, requests a reply.
     pub async fn confirm(&mut self, received: Lsn, durable: Lsn, ask: bool) -> Result<(), ReplicationError> {
         let mut message = BytesMut::with_capacity(39);
         message.put_u8(b'd');
@@ -86,20 +86,20 @@ impl WalStream {
         message.put_u8(b'r');
         message.put_u64(received.0);
         message.put_u64(durable.0);
-        // Nothing is applied here.
+        // The applied position: this client applies nothing.
         message.put_u64(0);
         message.put_i64(to_server_time(Timestamp::now()));
         message.put_u8(u8::from(ask));
         Ok(self.replication.session.send(&message).await?)
     }
 
-    /// Ends the stream. If its timeline has ended, says which one follows and where it begins.
+    /// Ends the stream. If its timeline has ended, returns the next one and its start.
     pub async fn finish(mut self) -> Result<StreamEnd, ReplicationError> {
         let mut message = BytesMut::new();
         postgres_protocol::message::frontend::copy_done(&mut message);
         self.replication.session.send(&message).await?;
         while !self.copy_done {
-            // Messages in flight were not asked for.
+            // Skip messages in flight.
             let (kind, body) = self.replication.receive_in_time(COMMAND).await?;
             match kind {
                 b'c' => self.copy_done = true,
@@ -113,7 +113,7 @@ impl WalStream {
 
 /// The kind of stream that the server started.
 pub enum ReplicationStart {
-    /// There is log to come.
+    /// More log follows.
     Streaming(WalStream),
     /// The timeline ended where the stream would begin.
     Ended(StreamEnd),

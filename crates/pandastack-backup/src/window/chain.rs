@@ -42,12 +42,13 @@ impl Catalog {
         self.walk(&mut chain);
         while let Some((child, at)) = self.child(chain.timeline, from).filter(|(_, at)| chain.end >= *at) {
             let mut next = Chain { timeline: child, end: at.segment_start(), ..chain.clone() };
-            // What the old timeline has beyond the switch never was: the new one's first segment begins with a copy of the part before.
+            // Log of the old timeline beyond the switch is void: the new timeline's first segment
+            // begins with a copy of the part before it.
             next.segments.retain(|(segment, _)| segment.start() <= at);
             next.histories.push(child);
             self.walk(&mut next);
             if next.end < at {
-                // Its history is there, and its log is still on the way.
+                // The history is archived, but its log is not yet.
                 break;
             }
             (chain, from) = (next, at);
@@ -109,8 +110,8 @@ fn piece(entry: &Entry) -> Option<Piece> {
     }
 }
 
-/// The fewest pieces that hold a segment from its beginning as far as it goes. Pieces may cover the same bytes: whatever was interrupted
-/// while it merged them leaves some.
+/// The fewest pieces that hold a segment from its beginning as far as it goes. Pieces may overlap:
+/// an interrupted merge leaves such pieces.
 pub(crate) fn cover(pieces: &[Piece]) -> Vec<Piece> {
     let mut chain: Vec<Piece> = Vec::new();
     loop {
@@ -124,7 +125,8 @@ pub(crate) fn cover(pieces: &[Piece]) -> Vec<Piece> {
     }
 }
 
-/// The direct parent in a history file: the last line that is no comment, `parent<TAB>position<TAB>reason`.
+/// The direct parent in a history file: the last line that is not a comment,
+/// `parent<TAB>position<TAB>reason`.
 pub(crate) fn parent(history: &[u8]) -> Option<(Timeline, Lsn)> {
     let text = std::str::from_utf8(history).ok()?;
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));

@@ -17,7 +17,8 @@ impl Catalog {
         let Some(newest) = usable.last() else { return Vec::new() };
         let oldest =
             usable.iter().rfind(|base| base.stopped_at <= keep_from).or(usable.first()).unwrap_or(newest);
-        // Bases that begin before the oldest kept one and bases without their log are of no use, unless their log is still on its way.
+        // Bases older than the oldest kept one are not needed, nor are bases without their log,
+        // unless the log is still being archived.
         let kept: BTreeSet<&str> = self
             .bases
             .iter()
@@ -26,7 +27,7 @@ impl Catalog {
             .collect();
         let described: BTreeSet<&str> = self.bases.iter().map(|base| base.label.as_str()).collect();
         let unfinished_before = now.checked_sub(UNFINISHED_AGE).unwrap_or(Timestamp::MIN);
-        // A base that is kept may have begun before the oldest one, and be complete after it.
+        // A kept base may have started before the oldest one and ended after it.
         let first = self
             .bases
             .iter()
@@ -44,7 +45,8 @@ impl Catalog {
             Entry::History(_) => false,
         };
         let listed = self.listed.iter().filter(|listed| expired(&listed.entry, listed.put_at));
-        // The description goes first: whoever is interrupted must not leave a base that has lost its parts.
+        // Descriptions are deleted first: an interrupted deletion must not leave a base that has
+        // lost its parts.
         let mut expired: Vec<Entry> = listed.map(|listed| listed.entry.clone()).collect();
         expired.sort_by_key(|entry| !matches!(entry, Entry::Base { .. }));
         expired

@@ -127,12 +127,12 @@ fn timelines_are_followed_where_they_branch_off() {
         chain.segments.iter().map(|(segment, _)| (segment.timeline.0, segment.number)).collect();
     assert_eq!(segments, [(1, 1), (1, 2), (2, 2), (2, 3)]);
     assert_eq!((chain.histories.as_slice(), chain.gap), (&[Timeline(2)][..], None));
-    // Its history may be there before its log.
+    // A timeline's history may be archived before its log.
     let log = [segment(1, 1), piece(1, 2, 0, 500)];
     let early =
         Catalog { parents: catalog.parents.clone(), ..super::tests::catalog(&[base(1, 100)], &log, 300) };
     assert_eq!(early.chain(&early.bases[0]).end, switch);
-    // A branch that begins where the old line never got is none.
+    // A timeline that starts beyond the end of the old one is not followed.
     catalog.parents.insert(Timeline(2), (Timeline(1), Lsn(switch.0 + 1)));
     assert_eq!(catalog.chain(&catalog.bases[0]).timeline, Timeline(1));
 }

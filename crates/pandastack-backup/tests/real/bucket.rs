@@ -16,13 +16,13 @@ const PROGRAM: &str = "tests/e2e/python/bucket.py";
 
 pub struct Bucket {
     pub url: Url,
-    /// As the servers have them: the variables of the store, in small letters.
+    /// The store's variables in lower case, as the server passes them.
     pub settings: Vec<(String, String)>,
     program: Child,
 }
 
 impl Bucket {
-    /// Starts one of a kind (`s3`, `gs`, `az`), or says why the test is skipped.
+    /// Starts a store of a kind (`s3`, `gs`, `az`), or prints why the test is skipped.
     pub fn start(kind: &str) -> Option<Self> {
         let needed: &[&str] = if kind == "az" { &[PYTHON, AZURITE] } else { &[PYTHON] };
         if let Some(missing) = needed.iter().find(|name| std::env::var_os(name).is_none()) {

@@ -1,4 +1,4 @@
-//! A server that threw log away is archived again, and the archive says what is missing.
+//! Archiving continues after a server discarded log, and the archive reports the gap.
 
 use pandastack_backup::{Catalog, PlanError, Target, take_base};
 

@@ -1,4 +1,4 @@
-//! Any instant can be restored, whatever happened to the archiver, the archive and the server meanwhile.
+//! Any instant can be restored, even after failures of the archiver, the archive and the server.
 
 use std::path::Path;
 
@@ -112,7 +112,7 @@ async fn any_instant_is_restored_exactly() {
     tokio::time::timeout(crate::server::WAIT, caught_up).await.expect("caught up in time").unwrap();
     let late = instant(&mut sql).await;
 
-    // Nothing is ended later than this: the server must not be given a target that it cannot reach.
+    // No transaction ends after this: the server must not get a target that it cannot reach.
     second.stop().await;
     let mut catalog = Catalog::read(&archive).await.unwrap();
     let window = catalog.window();
@@ -126,7 +126,8 @@ async fn any_instant_is_restored_exactly() {
     assert_eq!(rows(&server.restore_with(&idle).await).await, all(110));
     assert_eq!(rows(&server.restore(&archive, Target::At(middle)).await).await, all(60));
 
-    // Across a recovery of the server itself, on the next timeline. What was written when an archiver is told to stop is archived.
+    // Across a recovery of the server itself, on the next timeline. Writes before an archiver's
+    // stop are archived.
     let third = archiver(&server, &archive);
     write(&mut sql, 110..115).await;
     drop(sql);

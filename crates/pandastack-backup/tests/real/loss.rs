@@ -19,7 +19,7 @@ async fn at_most_five_seconds_are_lost() {
     let mut sql = server.sql().await;
     sql.run("CREATE TABLE t (n serial, at timestamptz DEFAULT clock_timestamp())").await;
     take_base(connect(server.socket()).await.unwrap(), &login(), &archive, None).await.unwrap();
-    // Longer than the promise, or it would be kept by an archive of nothing.
+    // Longer than the promised interval: otherwise an empty archive would also pass.
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_millis(7_500) {
         sql.run("INSERT INTO t DEFAULT VALUES").await;

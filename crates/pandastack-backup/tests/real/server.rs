@@ -17,12 +17,12 @@ use crate::sql::Sql;
 
 /// Names the directory of `initdb` and `pg_ctl`; `cargo xtask test` sets it.
 const PROGRAMS: &str = "PANDASTACK_TEST_POSTGRES_BIN";
-/// The server refuses to run as root; `nobody` owns nothing that it could damage.
+/// The server refuses to run as root; the user `nobody` owns no files that it could damage.
 const NOBODY: u32 = 65534;
 pub const PASSWORD: &str = "a 'quoted' password";
 pub const WAIT: Duration = Duration::from_secs(60);
 
-/// A condition that comes true, or the test fails.
+/// Waits until a condition holds; fails the test on a timeout.
 pub async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
     let begin = Instant::now();
     while !holds().await {
@@ -37,7 +37,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts an empty server, or says why the test is skipped.
+    /// Starts an empty server, or prints why the test is skipped.
     pub fn start(test: &str) -> Option<Self> {
         let Some(programs) = std::env::var_os(PROGRAMS).map(PathBuf::from) else {
             println!("skipped: {test} ({PROGRAMS} is not set; `cargo xtask test` brings a server)");
@@ -85,7 +85,7 @@ impl Server {
         server
     }
 
-    /// Recovers in place, which begins a new timeline.
+    /// Recovers in place, which starts a new timeline.
     pub async fn recover_in_place(&self) {
         self.run("pg_ctl", &["stop", "--mode=fast"]);
         std::fs::write(self.data().join("postgresql.auto.conf"), "restore_command = 'false'\n").unwrap();
@@ -123,7 +123,7 @@ impl Server {
         .await;
     }
 
-    /// As if power was lost, but for what is in the page cache.
+    /// Like a power loss, except that the page cache survives.
     pub fn kill(&self) {
         self.run("pg_ctl", &["stop", "--mode=immediate"]);
     }
@@ -143,7 +143,8 @@ impl Server {
     fn run(&self, name: &str, args: &[&str]) {
         let mut program = Command::new(self.programs.join(name));
         program.arg("--pgdata").arg(self.data()).args(args).current_dir(self.dir.path());
-        // `pg_ctl` hands its outputs to the server, and whoever read them would wait for its end.
+        // `pg_ctl` passes its outputs to the server, so reading them would block until the server
+        // ends.
         program
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -1,4 +1,4 @@
-//! A server's backup comes back from every store that an address can name.
+//! A server's backup can be restored from every kind of store.
 
 use pandastack_backup::{Archive, Catalog, Key, Target, take_base};
 
@@ -16,7 +16,7 @@ async fn check_restore(kind: &str) {
     take_base(connect(server.socket()).await.unwrap(), &login(), &archive, None).await.unwrap();
     write(&mut sql, 0..10).await;
     let middle = instant(&mut sql).await;
-    // More than a segment, so that one is put whole and its pieces go.
+    // More than a segment, so that a whole segment is put and its pieces are deleted.
     sql.run("CREATE TABLE filler AS SELECT repeat(md5(n::text), 20) FROM generate_series(1, 40000) n").await;
     write(&mut sql, 10..20).await;
     settle(&mut sql, &following).await;

@@ -12,7 +12,7 @@ use pandastack_types::{Result, chain};
 use super::sink::AuditSink;
 use crate::services::Services;
 
-/// Longest pause: entries of other servers on the same database are no news here.
+/// Longest pause: other servers on the same database do not notify this one of their entries.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// Pause after a failure.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
@@ -34,7 +34,7 @@ pub(crate) async fn run(services: Arc<Services>) {
             match next_batch(&services, sink, &client).await {
                 Ok(true) => {}
                 Ok(false) => {
-                    // Its sender lives as long as the server.
+                    // Cannot fail: the sender lives as long as the server.
                     let _ = tokio::time::timeout(CHECK_EVERY, written.changed()).await;
                 }
                 Err(error) => {

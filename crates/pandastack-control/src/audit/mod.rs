@@ -26,7 +26,7 @@ use pandastack_types::api::AuditEntry;
 
 use crate::access;
 
-/// Longest path that is kept; it names what was called, not what was sent.
+/// Longest path stored; the path names the called route, not the sent data.
 const PATH_CHARS_MAX: usize = 512;
 
 /// Entries on their way into the store.

@@ -1,8 +1,8 @@
-//! Entries of calls whose key was refused: it is unknown, deleted or expired, may not be used from there, or
-//! its role does not suffice.
+//! Entries for calls with a refused key: an unknown, deleted or expired key, a key used from a
+//! network it does not allow, or a key whose role does not suffice.
 //!
-//! They belong to the workspace of the key that the prefix names, and to `default` if there is none. Strangers
-//! can cause them, so a second has a budget of them; beyond it they are only counted.
+//! They belong to the workspace of the key with that prefix, or to `default` if no key has it.
+//! Strangers can cause them, so their rate is limited; beyond the limit they are only counted.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ struct Window {
 }
 
 impl RefusalBudget {
-    /// Whether one more may be written down.
+    /// Reserves one entry; `false` when the budget is used up.
     fn take(&self, now: Instant) -> bool {
         let mut window = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(old) = window.take_if(|window| now.duration_since(window.began) >= WINDOW)

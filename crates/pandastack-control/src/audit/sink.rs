@@ -17,7 +17,7 @@ use pandastack_types::audit::AuditLine;
 use serde_json::{Value, json};
 use url::Url;
 
-/// Longest time that a server may take for a batch.
+/// Longest time for the receiver to accept a batch.
 const SEND_WAIT: Duration = Duration::from_secs(30);
 /// Bytes read from the end of a file to find its last line. A line has at most a few kilobytes.
 const TAIL_BYTES: u64 = 64 * 1024;
@@ -118,7 +118,7 @@ impl std::fmt::Debug for AuditSink {
     }
 }
 
-/// Why a batch did not arrive.
+/// Reason why a batch was not delivered.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SinkError {
     #[error("cannot write the file")]
@@ -154,7 +154,7 @@ fn append(path: &Path, lines: &[AuditLine]) -> std::io::Result<()> {
     file.sync_data()
 }
 
-/// The id of the last whole line; 0 if there is none.
+/// The id of the last complete line; 0 if the file has none.
 fn last_id(file: &mut File) -> std::io::Result<i64> {
     let length = file.metadata()?.len();
     let start = length.saturating_sub(TAIL_BYTES);
@@ -162,7 +162,7 @@ fn last_id(file: &mut File) -> std::io::Result<i64> {
     let mut tail = Vec::new();
     file.read_to_end(&mut tail)?;
     let Some(end) = tail.iter().rposition(|byte| *byte == b'\n') else {
-        // Not one whole line: of an empty file nothing is lost.
+        // The file has no complete line; nothing is lost if it is empty.
         if start == 0 {
             file.set_len(0)?;
         }

@@ -10,11 +10,11 @@ const PAGE: u32 = 1000;
 
 /// Checks entries after an id, or from the oldest on: at most [`AUDIT_VERIFY_MAX`].
 pub(crate) async fn verify(store: &dyn Store, after: Option<i64>) -> store::Result<AuditVerification> {
-    // Read first: entries that are written meanwhile are not missed at the end.
+    // Read first, so that entries written during the check are not reported as missing.
     let ends = store.audit_ends().await?;
     let (mut last, before) = match after {
         None => (0, Some(ends.pruned)),
-        // The entry itself, for its hash. One that is gone was pruned meanwhile, so any may follow.
+        // Read the entry itself for its hash. A missing entry was pruned, so any entry may follow.
         Some(after) => {
             let one = store.audit_lines(after.saturating_sub(1), 1).await?;
             (after, one.into_iter().find(|line| line.entry.id == after).map(|line| line.hash))

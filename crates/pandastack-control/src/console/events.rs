@@ -1,9 +1,8 @@
 //! Events of a whole workspace: a page of them, or a stream that can be resumed.
 //!
-//! A follower reads the store when there is news of its own workspace, and does nothing about that
-//! of others. News within [`COALESCE`] is read at once: a follower reads at most ten times a
-//! second, however much happens. Comments are timed by the last frame alone, so that they reveal
-//! nothing about other workspaces.
+//! A follower reads the store after a notice of its own workspace, and ignores notices of others.
+//! Notices within [`COALESCE`] are read together: a follower reads at most ten times a second.
+//! Comments are timed by the last frame alone, so that they reveal nothing about other workspaces.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -121,7 +120,7 @@ impl Follower {
                 Ok(Ok(EventNotice::Event { workspace, .. })) if workspace != self.workspace => {}
                 Ok(Ok(_) | Err(RecvError::Lagged(_))) => {
                     sleep(COALESCE).await;
-                    // Whatever is in the channel by now is in the store, too.
+                    // Events noticed up to now are already in the store.
                     self.news = self.news.resubscribe();
                     let store = &self.services.store;
                     let read = store.workspace_events_after(&self.workspace, self.last, EVENTS_PAGE_MAX);

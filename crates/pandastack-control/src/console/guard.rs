@@ -1,9 +1,9 @@
 //! Checks that requests with a session cookie come from the console's own pages.
 //!
-//! `SameSite=Strict` is not enough: apps and previews can be on the same site. A request must say that it
-//! comes from this very origin, in `Sec-Fetch-Site` or `Origin`, whichever the browser sends; both if it
-//! sends both. It must be a call of a script, never a navigation: a file of a sandbox must not become a page
-//! of this origin.
+//! `SameSite=Strict` is not enough: apps and previews can be on the same site. `Sec-Fetch-Site` and
+//! `Origin`, as far as the browser sends them, must name this very origin; at least one is
+//! required. The request must be made by a script, never a navigation: a file of a sandbox must not
+//! become a page of this origin.
 
 use axum::response::Response;
 use http::uri::Authority;

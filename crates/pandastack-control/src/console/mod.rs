@@ -1,7 +1,7 @@
 //! Signing in to the web console.
 //!
-//! A session is a random cookie that stands for an API key. The server stores its SHA-256 and the key's
-//! public part.
+//! A session is a random cookie that represents an API key. The server stores its SHA-256 and the
+//! key's public part.
 //!
 //! - The key itself is sent once, to sign in, and is kept by neither browser nor server.
 //! - The cookie is `__Host-`, `HttpOnly`, `Secure` and `SameSite=Strict`: no script reads it, and no other

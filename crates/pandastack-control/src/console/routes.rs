@@ -92,7 +92,7 @@ pub(crate) async fn sign_in(
 ) -> ApiResult<Response> {
     let (address, headers) = (address_of(request.extensions()), request.headers().clone());
     let uri = request.uri().clone();
-    // Otherwise another site could sign somebody in with a key of its own, and see what they do next.
+    // Otherwise another site could sign a user in with the attacker's key, and watch what they do.
     super::guard::check(&uri, &headers)?;
     if !super::guard::keeps_cookies(&headers) {
         let next = "open the console over HTTPS, or through a loopback address such as http://127.0.0.1:8080";

@@ -39,15 +39,15 @@ pub(crate) const CALLBACK: &str = "/v1/login/callback";
 pub struct LoginConfig {
     /// The provider. Its redirect URI is made from `public_url`.
     pub oidc: OidcConfig,
-    /// Its name, as people know it.
+    /// Name of the provider, for display.
     pub name: String,
-    /// Where browsers reach the API.
+    /// URL at which browsers reach the API.
     pub public_url: Url,
     /// Roles of groups.
     pub groups: Vec<GroupRole>,
     /// Domains of email addresses that may sign in; any when empty.
     pub email_domains: Vec<String>,
-    /// How long a session lasts.
+    /// Duration of a session.
     pub session_hours: u32,
 }
 

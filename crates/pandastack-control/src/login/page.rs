@@ -1,4 +1,4 @@
-//! What a browser shows when a sign-in failed.
+//! The page that a browser shows after a failed sign-in.
 
 use axum::response::{Html, IntoResponse, Response};
 use http::{HeaderMap, StatusCode, header};

@@ -21,7 +21,7 @@ pub struct GroupRole {
     pub workspace: WorkspaceId,
     /// The role.
     pub role: Role,
-    /// Whether it also allows managing the installation.
+    /// Whether the role also allows managing the installation.
     pub operator: bool,
 }
 
@@ -73,7 +73,7 @@ pub(super) fn granted(groups: &[String], mapping: &[GroupRole]) -> BTreeMap<Work
 pub(super) struct Changes {
     /// Members to write: one in each workspace where the person has a role.
     pub(super) members: Vec<MemberRecord>,
-    /// Members whose groups no longer give a role, and whom no owner added.
+    /// Members whose groups no longer give a role, and that no owner added.
     pub(super) gone: Vec<MemberRecord>,
 }
 
@@ -89,7 +89,7 @@ pub(super) fn changes(
     let (bound, invited): (Vec<_>, Vec<_>) =
         known.into_iter().partition(|member| member.identity.as_ref() == Some(&identity));
     let mut found = BTreeMap::new();
-    // Whoever is bound goes before an invitation to the same address.
+    // A bound member takes precedence over an invitation to the same address.
     for member in bound.into_iter().chain(invited) {
         found.entry(member.workspace.clone()).or_insert(member);
     }
@@ -125,7 +125,7 @@ pub(super) fn changes(
     changes
 }
 
-/// The member that a sign-in is for: of the workspace that was asked for, else of the only one, else of
+/// The member that a sign-in is for: of the requested workspace, else of the only one, else of
 /// `default`, else of the first.
 pub(super) fn choose<'a>(
     members: &'a [MemberRecord],
@@ -237,7 +237,7 @@ mod tests {
             (Some(Role::Viewer), false)
         );
         assert_eq!(later.gone[0].workspace, ws("shop"));
-        // A row that is the person's goes before an invitation to the same address.
+        // The person's own row takes precedence over an invitation to the same address.
         let own = member("default", Some("ada"), Some(Role::Owner));
         let changed = changes(&person(email), vec![invited, own.clone()], BTreeMap::new(), at);
         assert_eq!((changed.members.len(), &changed.members[0].id), (1, &own.id));

@@ -25,7 +25,7 @@ use crate::auth::{Keys, NewKey, address_of};
 use crate::console;
 use crate::services::{ServerState, Services};
 
-/// Path that begins a sign-in in a browser, below the public URL.
+/// Path that starts a sign-in in a browser, below the public URL.
 const START: &str = "/v1/login/start";
 /// Holds one attempt between the start and the callback. The callback comes from the provider's site, so the
 /// cookie cannot be `SameSite=Strict`.
@@ -121,13 +121,13 @@ pub(crate) async fn callback(
             page::refusal(error, request.headers())
         }
     };
-    // An attempt is over, whatever came of it.
+    // The attempt is over, successful or not.
     response.headers_mut().append(header::SET_COOKIE, cookie("", 0)?);
     response.headers_mut().insert(header::CACHE_CONTROL, no_store());
     Ok(response)
 }
 
-/// Checks what the provider sent; the cookie of the new console session.
+/// Checks the provider's response; returns the cookie of the new console session.
 async fn finish(
     services: &Services,
     login: &Login,
@@ -159,7 +159,7 @@ async fn finish(
     let (provider, _place) = login.provider()?;
     let person = provider.exchange(&attempt, &code).await.map_err(failed)?;
     let browser = headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    // Nobody gets this key's secret: the browser has the console's cookie.
+    // The key's secret is discarded: the browser uses the console's cookie.
     let NewKey { record, .. } = sign_in::open(services, login, &person, workspace.as_ref(), browser).await?;
     let caller = Caller {
         workspace: record.workspace,
@@ -184,7 +184,8 @@ pub(crate) async fn start_device(
     request: Request,
 ) -> ApiResult<Response> {
     let (login, address) = admitted(&services, &keys, &request)?;
-    // Each one counts: whoever begins many and finishes none has no more tries than whoever guesses.
+    // Every start counts as a failed attempt: a client that starts many sign-ins is limited like
+    // one that guesses keys.
     keys.count_invalid_key(address);
     let (provider, _place) = login.provider()?;
     let code = provider.start_device().await.map_err(failed)?;
@@ -274,7 +275,7 @@ fn admitted<'a>(
     Ok((login, address))
 }
 
-/// Nothing of a sign-in is kept by a cache.
+/// Responses of a sign-in must not be cached.
 fn no_store() -> HeaderValue {
     HeaderValue::from_static("no-store")
 }

@@ -12,7 +12,7 @@ use super::{Login, roles};
 use crate::auth::{NewKey, new_key};
 use crate::services::Services;
 
-/// Longest name of a browser or device that is kept.
+/// Longest stored name of a browser or device.
 const CLIENT_CHARS_MAX: usize = 200;
 
 /// Opens a session for a person who proved who they are.
@@ -42,13 +42,13 @@ pub(super) async fn open(
     let mut members = Vec::new();
     for member in changes.members {
         match store.update_member(&member).await {
-            // Other workspaces of the person are not affected by one that is suspended.
+            // A suspended workspace does not affect the person's other workspaces.
             Err(StoreError::Closed { .. } | StoreError::NotFound { .. })
                 if wanted != Some(&member.workspace) => {}
             updated => {
                 updated?;
                 if !before.contains(&rights(&member)) {
-                    // What is open was opened with other rights.
+                    // Open sessions were started with other rights.
                     for prefix in super::sessions_of(services, &member.workspace, &member.id).await? {
                         services.keys.revoke(&prefix);
                     }

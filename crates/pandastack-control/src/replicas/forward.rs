@@ -1,9 +1,10 @@
 //! Forwards requests to the leader.
 //!
-//! A request goes as it came, with its key, and the leader checks it: nothing is decided here but where it goes. Bodies
-//! stream both ways. The client's address goes with it, signed with the link: a key's networks and the limit
-//! of failed attempts depend on it, and the internal listener is open to more than replicas. A request is
-//! passed on once; a replica that is asked though it does not lead says so, and the client tries again.
+//! A request is forwarded unchanged, with its key, and the leader checks it: this module only
+//! decides where it goes. Bodies stream both ways. The client's address goes with it, signed with
+//! the link: a key's networks and the limit of failed attempts depend on it, and the internal
+//! listener is open to more than replicas. A request is forwarded once; a replica that gets it
+//! without leading refuses it, and the client retries.
 
 use std::net::IpAddr;
 use std::sync::PoisonError;
@@ -26,7 +27,7 @@ use super::{Member, Replicas};
 /// Resources that every replica serves itself, below `/v1`. The leader serves all others, so that a
 /// new service that is missing here still works.
 const OWN: [&str; 6] = ["sandboxes", "snapshots", "run", "me", "usage", "audit"];
-/// Time for which the leader is not looked up again.
+/// Time for which the leader's address is cached.
 const REMEMBERED: Duration = Duration::from_secs(1);
 /// Longest time to connect to the leader.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
@@ -34,7 +35,8 @@ const CONNECT_MAX: Duration = Duration::from_secs(2);
 const PASSED_ON: HeaderName = HeaderName::from_static("x-pandastack-passed-on");
 /// The client's address.
 const PASSED_ON_FOR: HeaderName = HeaderName::from_static("x-pandastack-passed-on-for");
-/// Proves that a replica said so. Not the link's own header: a report that is passed on has that of its host.
+/// Proves that a replica set the headers above. Not the link's own header: a forwarded report
+/// already has its host's.
 const PASSED_ON_PROOF: HeaderName = HeaderName::from_static("x-pandastack-passed-on-proof");
 
 /// Client address of a request that another replica passed on. Extension of the request; nothing

@@ -6,19 +6,20 @@
 //!                 +--> the leader: reconciles, reaps, schedules, deploys, keeps pools of machines
 //! ```
 //!
-//! Every replica serves the sandbox API and the way to sandboxes' ports. Work that needs a single
-//! process (see [`Work`]) is the leader's, and requests about it are [passed on](forward) to it, so
-//! that its in-memory state is right.
+//! Every replica serves the sandbox API and sandboxes' ports. Work that needs a single process (see
+//! [`Work`]) runs on the leader, and requests about it are [forwarded](forward) to it, so that its
+//! in-memory state is right.
 //!
 //! Must hold:
-//! - at most one replica leads. The leader is the session that holds the database's lock. One that
-//!   loses its session ends as a process, because work that it has handed to tasks and machines
-//!   cannot be called back one by one. Its successor waits [`TAKEOVER_WAIT`], which is longer than
-//!   a leader can be cut off without knowing it ([`BEAT_EVERY`] + [`BEAT_MAX`]);
-//! - what a replica remembers of a sandbox is forgotten when any replica changes it ([`ReplicaChange`]);
-//! - what a replica is making or deleting is left alone by the leader ([`peers`]).
+//! - at most one replica leads. The leader is the session that holds the database's lock. A leader
+//!   that loses its session exits, because work that it has started in tasks and machines cannot be
+//!   cancelled one by one. Its successor waits [`TAKEOVER_WAIT`], which is longer than a leader can
+//!   be cut off without knowing it ([`BEAT_EVERY`] + [`BEAT_MAX`]);
+//! - a replica's cached data of a sandbox is dropped when any replica changes it
+//!   ([`ReplicaChange`]);
+//! - the leader leaves resources alone that another replica is creating or deleting ([`peers`]).
 //!
-//! On SQLite there is one server, which leads from its first moment to its last.
+//! With SQLite a single server runs, which always leads.
 
 mod forward;
 mod peers;
@@ -42,7 +43,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
-/// Interval at which a session proves that it is alive; a free leadership is noticed as fast.
+/// Interval of a session's heartbeats, and of checks for a vacant leadership.
 const BEAT_EVERY: Duration = Duration::from_secs(1);
 /// A session that takes longer to answer is lost.
 const BEAT_MAX: Duration = Duration::from_secs(2);
@@ -104,8 +105,7 @@ enum End {
     Lost(StoreError),
 }
 
-/// Runs the replica until it is told to leave. `leads`: the session leads already, and is the first to
-/// lead.
+/// Runs the replica until it leaves. `leads`: the session already leads, as the first leader.
 pub(crate) async fn run(
     member: &Member,
     mut session: Box<dyn Session>,
@@ -128,7 +128,7 @@ pub(crate) async fn run(
                 tracing::warn!(error = %chain(&error), "lost the database session; rejoining")
             }
         }
-        // Its locks end with it.
+        // Dropping the session releases its locks.
         drop(session);
         session = match join_again(member, leave).await {
             Some(joined) => joined,

@@ -127,7 +127,7 @@ pub(crate) async fn write(
     Ok(forward(&sandboxes, &caller, &id, WriteFile::pass_through, limit_body(request)?).await?)
 }
 
-/// Refuses an upload that is too large, at once if it says so.
+/// Refuses an upload that is too large; at once if its declared length is.
 pub(super) fn limit_body(request: Request) -> Result<Request> {
     let announced = request.headers().get(header::CONTENT_LENGTH);
     let announced = announced.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());

@@ -49,7 +49,8 @@ pub(crate) async fn events(
         return Ok(Json(EventList { events }).into_response());
     }
     let place = keys.followers.admit(&caller)?;
-    // Subscribe before reading what is there: an event in between is then seen twice and dropped once, never missed.
+    // Subscribe before reading stored events: an event in between is then seen twice and dropped
+    // once, never missed.
     let news = services.sandboxes.subscribe();
     let past = match headers.get("last-event-id") {
         Some(value) => {

@@ -1,4 +1,5 @@
-//! Trees of files, archives, watches and signed URLs. All but signing goes to the sandbox's agent, as in [`super::data`].
+//! Trees of files, archives, watches and signed URLs. Everything except signing is forwarded to the
+//! sandbox's agent, as in [`super::data`].
 
 use std::sync::Arc;
 

@@ -39,7 +39,7 @@ pub(crate) fn signer(link: &LinkKey, parts: &Parts) -> Result<HostId> {
     signer.map_err(|refused| Error::new(ErrorCode::Unauthorized, refused.to_string()))
 }
 
-/// An edge asks for a sandbox.
+/// Serves an edge's lookup of a sandbox's route.
 pub(crate) async fn route(
     State(services): State<Arc<Services>>,
     Id(id): Id<SandboxId>,
@@ -62,7 +62,7 @@ pub(crate) async fn route(
     }))
 }
 
-/// An edge asks what stands behind a host name.
+/// Serves an edge's lookup of a host name.
 pub(crate) async fn name(
     State(services): State<Arc<Services>>,
     Id(name): Id<String>,
@@ -84,7 +84,7 @@ pub(crate) async fn name(
     }
 }
 
-/// A host passes on what one of its machines says to its databases.
+/// Serves a connection of a machine to its databases, forwarded by its host.
 pub(crate) async fn database(
     State(services): State<Arc<Services>>,
     Id(id): Id<SandboxId>,
@@ -141,7 +141,7 @@ pub(crate) async fn route_changes(
     Ok(Body::from_stream(lines))
 }
 
-/// Another replica asks what this one works on.
+/// Serves another replica's query for operations in progress here.
 pub(crate) async fn marks(State(services): State<Arc<Services>>, request: Request) -> ApiResult<Json<Marks>> {
     signer(&services.link, &request.into_parts().0)?;
     Ok(Json(services.sandboxes.marks()))

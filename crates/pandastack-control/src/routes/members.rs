@@ -94,7 +94,7 @@ pub(crate) async fn change(
         return Err(Error::conflict(message).into());
     }
     let member = services.store.set_member_role(workspace, &id, request.role).await?;
-    // What is open was opened with the earlier role.
+    // Open sessions were started with the earlier role.
     for prefix in login::sessions_of(&services, workspace, &id).await? {
         services.keys.revoke(&prefix);
     }
@@ -162,7 +162,8 @@ fn text(name: &str, given: Option<String>) -> Result<Option<String>> {
     }
 }
 
-/// Whether it can be an address; the login provider says whether it is the person's.
+/// Whether the text has the form of an address; the login provider verifies that it is the
+/// person's.
 fn is_address(email: &str) -> bool {
     let named = email.split_once('@').is_some_and(|(name, domain)| !name.is_empty() && !domain.is_empty());
     named && email.matches('@').count() == 1 && !email.contains(|c: char| c.is_whitespace() || c.is_control())

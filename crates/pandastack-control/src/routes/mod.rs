@@ -98,8 +98,8 @@ pub(crate) fn with_functions_by_host(router: Router, services: Arc<Services>) ->
         .layer(from_fn_with_state(Arc::clone(&services.metrics), counted))
 }
 
-/// Routes for agents and other replicas. Other requests go to the public API, for those that
-/// replicas pass on.
+/// Routes for agents and other replicas. Other requests go to the public API: replicas forward
+/// them.
 pub(crate) fn private(services: Arc<Services>, public: Router) -> Router {
     let router = Router::new()
         .route(paths::IN_FLIGHT, get(internal::marks))
@@ -110,7 +110,7 @@ pub(crate) fn private(services: Arc<Services>, public: Router) -> Router {
         .route(paths::EDGE_ROUTE, get(internal::route));
     router
         .layer(from_fn_with_state(services.member(), to_leader))
-        // Of this very server, whoever leads.
+        // About this very server, whether it leads or not.
         .route(paths::SECRETS, get(secrets::status).post(secrets::reload))
         .layer(map_response(never_plain))
         .layer(from_fn(close_unread))
@@ -131,8 +131,8 @@ fn finish(router: Router<ServerState>, services: Arc<Services>) -> Router {
         .with_state(ServerState(services))
 }
 
-/// Calls that make something and take an `Idempotency-Key`. Making a key is not among them: its answer is a secret,
-/// and must not be stored.
+/// Calls that create a resource and accept an `Idempotency-Key`. Creating an API key is excluded:
+/// its response is a secret, and must not be stored.
 fn once_only(services: &Arc<Services>) -> Router<ServerState> {
     Router::new()
         .route("/sandboxes", post(sandboxes::create))

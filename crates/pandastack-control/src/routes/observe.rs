@@ -19,7 +19,7 @@ use crate::services::Services;
 
 /// Entries of the audit log without a limit.
 const AUDIT_PAGE_DEFAULT: u32 = 100;
-/// Period of a usage report that names no begin.
+/// Default period of a usage report.
 const USAGE_DAYS_DEFAULT: i64 = 30;
 
 /// Get a sandbox's current resource usage, as measured by the host and by the guest. Does not wake it.

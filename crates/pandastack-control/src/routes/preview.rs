@@ -38,7 +38,7 @@ fn key(link: &LinkKey, record: &SandboxRecord) -> PreviewKey {
     PreviewKey::new(link, &record.id, record.spec.preview_revision)
 }
 
-/// The token only for those who may change it: it opens the sandbox.
+/// Includes the token only for callers that may change it: the token opens the sandbox.
 fn shown(link: &LinkKey, caller: &Caller, record: &SandboxRecord) -> Json<Preview> {
     let visibility = record.spec.visibility;
     let private = visibility == Visibility::Private && caller.role > Role::Viewer;

@@ -1,6 +1,7 @@
-//! The join secret of this server: its state, and the change to another generation.
+//! The join secret of this server: its state, and switching to another generation.
 //!
-//! Signed with the secret itself, so only a process that can read its file may ask.
+//! Requests are signed with the secret itself, so only a process that can read its file can send
+//! them.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use pandastack_types::{Error, ErrorCode, Result};
 use super::internal::signer;
 use crate::services::Services;
 
-/// The generations, and what the rows are sealed with.
+/// The generations, and the generation that the rows are sealed with.
 pub(crate) async fn status(
     State(services): State<Arc<Services>>,
     request: Request,
@@ -24,14 +25,14 @@ pub(crate) async fn status(
     Ok(Json(current_status(&services, 0).await?))
 }
 
-/// Reads the file again, uses what it says, and seals all rows with its current generation. Safe to repeat.
+/// Reloads the file, and seals all rows with its current generation. Safe to repeat.
 pub(crate) async fn reload(
     State(services): State<Arc<Services>>,
     request: Request,
 ) -> ApiResult<Json<SecretStatus>> {
     signer(&services.link, &request.into_parts().0)?;
     let owned = Arc::clone(&services);
-    // Goes on if the client goes away.
+    // Continues if the client disconnects.
     Ok(Json(services.background.owned(async move { use_file(&owned).await }).await?))
 }
 

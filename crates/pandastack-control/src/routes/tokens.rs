@@ -205,7 +205,7 @@ fn expiry(days: Option<u32>, at: Option<Timestamp>) -> Result<Option<Timestamp>>
     }
 }
 
-/// Networks as they are kept; a bare address is a network of one.
+/// Networks in stored form; a bare address is a network of one.
 fn networks(given: &[String]) -> Result<Vec<String>> {
     if given.len() > NETWORKS_MAX {
         return Err(Error::bad_request(format!("`allow_from` must have at most {NETWORKS_MAX} networks")));

@@ -43,14 +43,14 @@ async fn deliver(world: &World, app: &str, delivery: &str, kind: &str, body: Val
     world.send(request.json(&body)).await
 }
 
-/// As GitLab tells of it.
+/// A push, as GitLab delivers it.
 async fn push(world: &World, delivery: &str, before: &str, after: &str) -> Answer {
     let body = json!({"object_kind": "push", "ref": "refs/heads/main", "before": before, "after": after,
         "checkout_sha": after, "project_id": 1, "commits": [{"id": after, "message": "change"}]});
     deliver(world, "shop", delivery, "Push Hook", body).await
 }
 
-/// As GitHub tells of it, which alone says whether the branch was set back.
+/// A push, as GitHub delivers it; only GitHub reports whether it was forced.
 async fn github_push(world: &World, delivery: &str, before: &str, after: &str, forced: bool) -> Answer {
     let body = json!({"ref": "refs/heads/main", "before": before, "after": after, "forced": forced});
     deliver_github(world, "shop", delivery, "push", body).await
@@ -116,7 +116,7 @@ async fn a_crash_neither_loses_nor_repeats_a_delivery() {
     let _agent = world.agent("host-a", 8192).await;
     make(&world, "shop").await;
     let count = || async { world.count("SELECT COUNT(*) FROM deployments").await };
-    // As if the server had ended before its deployment was written: nothing is undone either.
+    // As if the server had ended before the deployment was written; the cleanup fails too.
     for cut in [
         "CREATE TRIGGER cut BEFORE INSERT ON deployments BEGIN SELECT RAISE(ABORT, 'no more'); END",
         "CREATE TRIGGER kept BEFORE DELETE ON app_deliveries BEGIN SELECT RAISE(ABORT, 'no more'); END",
@@ -128,7 +128,7 @@ async fn a_crash_neither_loses_nor_repeats_a_delivery() {
         world.execute(trigger, &[]).await;
     }
     push(&world, "1", "0", "a").await.expect(202);
-    // As if it had ended before the delivery was noted.
+    // As if the server had ended before the delivery was recorded.
     world
         .execute(
             "CREATE TRIGGER cut BEFORE INSERT ON app_deliveries BEGIN SELECT RAISE(ABORT, 'no more'); END",
@@ -175,7 +175,7 @@ async fn concurrent_duplicate_deliveries_start_one_deployment() {
         let answers = futures::future::join_all(sent).await;
         let begun = answers.iter().filter(|answer| answer.status == 202).count();
         assert_eq!(begun, 1, "{:?}", answers.iter().map(|answer| &answer.json).collect::<Vec<_>>());
-        // Others are told that it was taken, or is being taken and may be sent again.
+        // The others learn that it was processed, or is being processed and may be retried.
         assert!(answers.iter().all(|answer| [200, 202, 503].contains(&answer.status)));
     }
     assert_eq!(world.count("SELECT COUNT(*) FROM deployments").await, 8);
@@ -200,7 +200,7 @@ async fn a_preview_reopened_during_removal_is_recreated() {
     deliver(&world, "shop", "2", kind, close).await.expect(202);
     assert_eq!(world.get("/v1/apps/shop/previews").await.expect(200)["items"], json!([]));
     let reopen = change("reopen", "2026-01-01T00:00:03Z");
-    // Told twice at once: one of them waits for the end of the old preview.
+    // Two concurrent deliveries: one of them waits for the end of the old preview.
     let reopened = || {
         let (owner, reopen) = (Arc::clone(&world), reopen.clone());
         tokio::spawn(async move { deliver(&owner, "shop", "3", kind, reopen).await })
@@ -211,7 +211,7 @@ async fn a_preview_reopened_during_removal_is_recreated() {
     let early = early.refused(503, "unavailable");
     assert!(early["error"].as_str().unwrap().contains("being processed"), "{early}");
     world.execute("DROP TRIGGER stay", &[]).await;
-    // Ends in another look at what is to be removed.
+    // The deployment ends with another removal pass.
     deploy(&world, "other").await;
     let answer = late.await.unwrap().expect(202);
     assert_eq!(answer["preview"], "pr-7-shop");
@@ -221,7 +221,7 @@ async fn a_preview_reopened_during_removal_is_recreated() {
     assert!(again["ignored"].as_str().unwrap().contains("already processed"), "{again}");
 }
 
-/// A source that is sent up to its middle; told to, its client goes away.
+/// Starts an upload and stops half way; the client disconnects on notification.
 fn begin_upload(world: &World) -> (Arc<Notify>, JoinHandle<reqwest::Result<reqwest::Response>>) {
     let hang_up = Arc::new(Notify::new());
     let gate = Arc::clone(&hang_up);

@@ -154,7 +154,7 @@ async fn an_audit_server_receives_every_entry_after_a_failure() {
     let (sender, mut bodies) = mpsc::channel::<String>(16);
     let calls = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
     let answer = move |body: String| async move {
-        // The first batch is refused, and comes again.
+        // The first batch is refused, and sent again.
         if calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0 {
             return http::StatusCode::SERVICE_UNAVAILABLE;
         }

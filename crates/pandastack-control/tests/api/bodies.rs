@@ -93,7 +93,7 @@ async fn a_wrongly_typed_value_is_refused_with_an_explanation() {
     }
 }
 
-/// What the published clients send, field by field.
+/// The fields that the published clients send.
 #[test]
 fn every_client_field_is_in_the_api_description() {
     let known = operations();

@@ -61,7 +61,7 @@ async fn a_console_session_represents_its_key_until_sign_out() {
     assert!(answer.headers["set-cookie"].to_str().unwrap().contains("Max-Age=0"));
     answer.expect(204);
     browser.send(Method::GET, "/v1/me").await.refused(401, "unauthorized");
-    // Signing out twice is no error.
+    // Signing out twice is not an error.
     browser.send(Method::DELETE, "/v1/console/session").await.expect(204);
 }
 
@@ -91,7 +91,7 @@ async fn only_the_consoles_own_pages_may_use_a_session() {
         world.send(request).await.refused(403, "forbidden");
     }
     browser.send(Method::GET, "/v1/sandboxes").await.expect(200);
-    // Another site cannot sign somebody in, either.
+    // Another site cannot sign a user in, either.
     let request = world.http.post(format!("{}/v1/console/session", world.base));
     let request = request.header("origin", "https://evil.example").json(&json!({"api_key": world.token}));
     world.send(request).await.refused(403, "forbidden");

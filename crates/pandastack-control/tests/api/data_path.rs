@@ -17,7 +17,7 @@ async fn streams_are_unbuffered_and_end_when_the_client_disconnects() {
     assert_eq!(response.headers()["content-type"], "text/event-stream; charset=utf-8");
     let mut body = response.bytes_stream();
     let mut text = String::new();
-    // The stream never ends by itself: what is read here was not held back.
+    // The stream never ends by itself, so data read here was not buffered.
     while !text.contains("\"b\"") {
         let chunk = tokio::time::timeout(PATIENCE, body.next()).await.unwrap().unwrap().unwrap();
         text.push_str(std::str::from_utf8(&chunk).unwrap());

@@ -45,8 +45,8 @@ async fn a_failed_database_create_leaves_nothing() {
     assert_eq!(world.count("SELECT COUNT(*) FROM sandboxes").await, 0);
 }
 
-/// A create that a crash interrupted gets no answer: the database is shown as failed, its machine
-/// goes, and it can be deleted.
+/// A create interrupted by a crash gets no response: the database is shown as failed, its machine
+/// is deleted, and it can be deleted.
 #[tokio::test]
 async fn a_crash_during_create_fails_the_database() {
     let mut world = World::start().await;
@@ -77,14 +77,15 @@ async fn a_crash_during_create_fails_the_database() {
     eventually("no machine is left", || async { agent.ids().is_empty() }).await;
 }
 
-/// A failover that was cut off: the record has the last word, whatever was written of the takeover.
+/// An interrupted failover: the record decides, however far the takeover got.
 #[tokio::test]
 async fn a_crash_during_failover_keeps_the_recorded_machine() {
     let mut world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     let (named, other) = (world.create().await, world.create().await);
     world.crash().await;
-    // The record names the old machine, whose volume was given up already; the new one has claimed its own.
+    // The record names the old machine, whose volume is already released; the new machine has
+    // claimed its own.
     world.execute("UPDATE sandboxes SET owner = 'database:db-1'", &[]).await;
     for (volume, sandbox, owner, with_sandbox) in [
         ("old", &named, "database:db-1:replaced", "true"),
@@ -149,7 +150,7 @@ async fn sandbox_calls_are_refused_on_database_machines() {
         let checkpoints = json!({"checkpoints": {"every_seconds": 10, "keep_last": 1}});
         let patch = world.request(Method::PATCH, &format!("/v1/sandboxes/{machine}/lifecycle"));
         world.send(patch.json(&checkpoints)).await.refused(409, "conflict");
-        // The same machine, written in another way.
+        // The same machine, spelled differently.
         let encoded = format!("%{:02x}{}", machine.as_bytes()[0], &machine[1..]);
         let ends = world.request(Method::PATCH, &format!("/v1/sandboxes/{encoded}/lifecycle"));
         world.send(ends.json(&json!({"ttl_seconds": 60}))).await.refused(409, "conflict");

@@ -20,7 +20,7 @@ async fn get(world: &World, path: &str) -> Answer {
     ask(world, Method::GET, path, None).await
 }
 
-/// Ids of a template and of a new build of it, as they stand in a path.
+/// Ids of a template and of a new build of it, for use in a path.
 async fn begin(world: &World, body: Value) -> (String, String) {
     let made = ask(world, Method::POST, "/v3/templates", Some(body)).await.expect(202);
     let text = |name: &str| made[name].as_str().unwrap().to_owned();
@@ -170,7 +170,7 @@ async fn failing_and_forced_steps_are_identified_by_number() {
     assert_eq!(build(steps(true)).await.0["status"], "ready");
     assert_eq!(names()[4..], ["two", "three"], "from the first forced step on");
 
-    // A base that is not there is the base's failure.
+    // A missing base is reported as a failure of the step `base`.
     let ids = begin(&world, json!({"name": "mine"})).await;
     start(&world, &ids, json!({"fromTemplate": "nothing", "steps": [run("one", false)]})).await.expect(202);
     assert_eq!(followed(&world, &ids).await.0["reason"]["step"], "base");

@@ -1,9 +1,9 @@
 //! Every operation of the API's own description, called with keys that must not work: of another
-//! workspace, of a viewer, expired, revoked, and none. Nothing may change, and the answer to a foreign
-//! key must not tell a resource that exists from one that does not.
+//! workspace, of a viewer, expired, revoked, and none. Nothing may change, and the response to a
+//! foreign key must not reveal whether a resource exists.
 //!
-//! The list comes from the description, so a new route is tried too. That it has a rule at all is
-//! checked in `access.rs`.
+//! The list comes from the description, so new routes are included. `access.rs` checks that each
+//! route has a rule.
 
 use pandastack_control::openapi_json;
 use reqwest::Method;
@@ -12,8 +12,8 @@ use serde_json::{Map, Value, json};
 use crate::harness::World;
 use crate::tenants::{key, world_with};
 
-/// Served without a key in a header: Git hosts sign what they send, and people sign in
-/// and out.
+/// Served without a key in a header: webhooks of Git hosts, which are signed, and sign-in and
+/// sign-out.
 const WITHOUT_KEY: [&str; 8] = [
     "/v1/hooks/apps/{id}",
     "/v1/console/session",
@@ -140,7 +140,7 @@ fn smallest(api: &Value, schema: &Value, depth: u32) -> Value {
     }
 }
 
-/// Status and body of an answer; only the head of one that continues.
+/// Status and body of a response; of a stream, only the head.
 pub async fn call(world: &World, key: Option<&str>, operation: &Operation, path: &str) -> (u16, Value) {
     let mut request = world.http.request(operation.method.clone(), format!("{}{path}", world.base));
     if let Some(key) = key {
@@ -210,7 +210,7 @@ impl TestResources {
     }
 }
 
-/// Everything that workspace `default` has, as text.
+/// All contents of workspace `default`, as text.
 async fn contents(world: &World) -> Vec<String> {
     let mut all = Vec::new();
     for (table, columns) in [
@@ -251,7 +251,7 @@ async fn a_key_of_another_workspace_reads_and_changes_nothing() {
             let (status, body) = call(&world, Some(&foreign), &operation, &operation.filled("1")).await;
             let text = body.to_string();
             let found = things.0.iter().find(|(_, id)| id.len() > 8 && text.contains(id.as_str()));
-            // The audit log of a workspace has what its own keys asked for.
+            // A workspace's audit log contains the calls of its own keys.
             if (found.is_some() && operation.path != "/v1/audit") || status == 500 {
                 wrong.push(format!("{}: {status} {text}", operation.name()));
             }
@@ -311,7 +311,7 @@ async fn a_viewer_reads_no_contents_and_changes_nothing() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert_eq!(contents(&world).await, before);
     let calls = agent.lock().seen[seen..].to_vec();
-    // What an agent is asked for by GET, and a viewer may see, is what it knows without the machine.
+    // A GET that viewers may cause reads only the agent's own state, and does not wake the machine.
     let waking = calls.iter().filter(|call| !call.starts_with("GET "));
     assert_eq!(waking.count(), 0, "{calls:?}");
 }
@@ -330,7 +330,7 @@ async fn every_route_rejects_missing_expired_and_revoked_keys() {
         let path = operation.filled(things.of(&operation).unwrap_or("1"));
         for (which, key) in [("no", None), ("expired", Some(&expired)), ("revoked", Some(&revoked))] {
             let (status, body) = call(&world, key.map(String::as_str), &operation, &path).await;
-            // An address that came with too many bad keys is slowed down.
+            // An address that sent too many invalid keys is rate limited.
             let refused = status == 401 || (key.is_some() && status == 429 && body["code"] == "rate_limited");
             if !refused {
                 wrong.push(format!("{} with {which} key: {status} {body}", operation.name()));

@@ -40,11 +40,11 @@ pub struct Inner {
     /// Workspaces of the sandboxes that were created.
     pub workspaces: BTreeMap<SandboxId, WorkspaceId>,
     pub patches: Vec<Value>,
-    /// Network policies as they came.
+    /// Network policies as received.
     pub networks: Vec<Value>,
     /// The next answer to one waits for this, and not for long.
     pub network_gate: Option<Arc<Notify>>,
-    /// Answers given instead of doing the work, first come first served.
+    /// Errors to return instead of doing the work, in order.
     pub refuse_create: VecDeque<(ErrorCode, &'static str)>,
     pub refuse_snapshot: bool,
     pub refuse_hibernate: bool,
@@ -63,16 +63,16 @@ pub struct Inner {
     /// Data calls that arrived: method, and path with query.
     pub seen: Vec<String>,
     pub build_lines: Vec<String>,
-    /// Whether the agent is cut off in both directions: killed, and not restarted yet.
+    /// Whether the agent is unreachable in both directions: killed, and not restarted yet.
     pub is_down: bool,
     /// Clock that dates its reports.
     pub clock: Clock,
     /// Rates of injected message faults.
     pub troubles: Option<FaultRates>,
     pub build_done: bool,
-    /// Its frozen states, with the verdicts that control set.
+    /// The agent's frozen states, with the verdicts that control set.
     pub frozen: HostFrozen,
-    /// Processes that were started: where, and as asked.
+    /// Started processes: the sandbox and the request.
     pub commands: Vec<(SandboxId, Value)>,
 }
 
@@ -141,7 +141,7 @@ impl FakeAgent {
         agent
     }
 
-    /// The same agent, which reports elsewhere.
+    /// The same agent, reporting to another server.
     pub fn reporting_to(&self, control: &Path) -> Self {
         Self { control: control.to_owned(), ..self.clone() }
     }
@@ -155,7 +155,7 @@ impl FakeAgent {
         self.printed.send_replace(text.to_owned());
     }
 
-    /// Returns whether a call to a path arrived, whatever its query.
+    /// Returns whether a call to a path arrived, with any query.
     pub fn has_seen(&self, method: &str, path: &str) -> bool {
         let call = format!("{method} {path}");
         self.lock().seen.iter().any(|seen| seen.split('?').next() == Some(call.as_str()))
@@ -201,12 +201,12 @@ impl FakeAgent {
         }
     }
 
-    /// Reports and does what the answer says.
+    /// Reports, and applies the response.
     pub async fn report(&self) -> ReportAnswer {
         self.send(self.report_now()).await
     }
 
-    /// Reports to a server that may be killed meanwhile.
+    /// Reports to a server that may be killed during the call.
     pub async fn try_report(&self) {
         if self.lock().is_down {
             return;

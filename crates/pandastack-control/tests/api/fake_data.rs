@@ -1,4 +1,4 @@
-//! Commands and files of the fake agent: what passes through control as it is.
+//! Commands and files of the fake agent, which pass through control unchanged.
 
 use std::sync::Arc;
 
@@ -83,7 +83,7 @@ pub(crate) async fn exec_stream(State(agent): State<FakeAgent>) -> Response {
     ([("content-type", "text/event-stream; charset=utf-8")], body).into_response()
 }
 
-/// A body that is made as it is read, never held.
+/// A body that is generated while it is read.
 pub(crate) async fn read(request: Request) -> Response {
     if request.uri().query().is_some_and(|query| query.contains("missing")) {
         return refuse(ErrorCode::FileNotFound, "there is no file /missing");

@@ -1,4 +1,4 @@
-//! Commands of the fake agent: what they print and how they end is in their text.
+//! Commands of the fake agent: their text determines their output and exit.
 
 use axum::Json;
 use axum::body::{Body, Bytes};
@@ -44,7 +44,7 @@ pub async fn list() -> Json<Value> {
     Json(json!({"processes": []}))
 }
 
-/// A socket that sends back what it gets, until either end closes it.
+/// An echo socket, until either end closes it.
 pub async fn socket(mut request: Request) -> Response {
     let upgrade = hyper::upgrade::on(&mut request);
     tokio::spawn(async move {

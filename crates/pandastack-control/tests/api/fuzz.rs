@@ -176,7 +176,7 @@ impl FuzzRequest {
         };
         let response = match sent {
             Ok(response) => response,
-            // Too long for a URL, say: never left this side.
+            // Not sent: for example, too long for a URL.
             Err(error) if error.is_builder() => return Ok(()),
             Err(error) => return Err(format!("no answer: {error:?}")),
         };

@@ -184,7 +184,7 @@ impl World {
         sqlx::query_scalar(sqlx::AssertSqlSafe(query.to_owned())).fetch_one(&pool).await.unwrap()
     }
 
-    /// Changes the database of a server that does not run, into what a crash would leave.
+    /// Changes the database of a stopped server to the state after a crash.
     pub async fn execute(&self, statement: &'static str, values: &[&str]) {
         let path = self.config.control_dir().join("control.db");
         let options = sqlx::sqlite::SqliteConnectOptions::new().filename(path);

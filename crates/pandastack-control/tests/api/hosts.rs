@@ -14,7 +14,8 @@ async fn sandboxes_are_placed_by_free_memory() {
     for _ in 0..6 {
         world.create().await;
     }
-    // 3000, 2600: a b a b a b would be the order if reports came after each; here control keeps count itself.
+    // With a report after each create, the order would be a b a b a b; without reports, control
+    // counts itself.
     assert_eq!((a.ids().len(), b.ids().len()), (3, 3));
     b.lock().unbaked = true;
     b.lock().memory_free_mb = 60_000;
@@ -98,14 +99,14 @@ async fn unknown_sandboxes_are_forgotten_and_lost_ones_are_marked_failed() {
     assert_eq!(answer.forget_sandboxes, [stranger]);
     assert_eq!(answer.forget_snapshots, ["strange".parse().unwrap()]);
     assert_eq!(agent.ids(), std::slice::from_ref(&id));
-    // An old report that lacks it proves nothing: the host is asked, and has it.
+    // An old report without it proves nothing: control queries the host, which has it.
     let mut old = agent.report_now();
     old.sandboxes.clear();
     agent.send(old).await;
     eventually("the host is asked", || async { agent.lock().seen.iter().any(|s| s.starts_with("GET ")) })
         .await;
     assert_eq!(world.get(&format!("/v1/sandboxes/{id}")).await.expect(200)["status"], "running");
-    // A host that really lost it says so.
+    // A host that really lost it confirms the loss.
     agent.lock().sandboxes.clear();
     agent.report().await;
     let path = format!("/v1/sandboxes/{id}");

@@ -3,7 +3,7 @@ use serde_json::json;
 
 use crate::harness::World;
 
-/// Bad input of every kind is refused with a code and a sentence, and never with a 500.
+/// Invalid input of every kind is refused with a code and a message, never with a 500.
 #[tokio::test]
 async fn bad_input_is_refused_with_a_code_and_message() {
     let world = World::start().await;
@@ -87,7 +87,8 @@ async fn unknown_resources_return_404_and_wrong_methods_405() {
     for path in ["/v1", "/v1/nope", "/v1/sandboxes/a/b/c/d", "/v3", "/v3/sandboxes"] {
         world.get(path).await.refused(404, "not_found");
     }
-    // For WebSockets of a database driver; a browser is told so.
+    // The path is for WebSockets of a database driver; a plain GET gets an error that explains
+    // this.
     assert_eq!(world.get("/v2").await.status, 400);
     for (method, path) in
         [(Method::PUT, "/v1/sandboxes"), (Method::POST, "/healthz"), (Method::PATCH, "/v1/me")]
@@ -111,7 +112,7 @@ async fn request_bodies_are_limited_and_must_be_json() {
     let id = world.create().await;
     let request = world.request(Method::PUT, &format!("/v1/sandboxes/{id}/fs?path=/f"));
     let request = request.header("content-length", (9_u64 << 30).to_string());
-    // The client gives up once it is refused; what matters is that it is, before a byte is sent on.
+    // The client stops once it is refused; the refusal must come before any byte is forwarded.
     if let Ok(response) = request
         .body(reqwest::Body::wrap_stream(futures::stream::pending::<Result<Vec<u8>, std::io::Error>>()))
         .send()

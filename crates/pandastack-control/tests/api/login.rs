@@ -29,7 +29,7 @@ async fn role_changes_of_a_member_apply_immediately() {
     let offered = world.send(world.http.get(format!("{}/v1/login", world.base))).await.expect(200);
     let url = format!("{PUBLIC_URL}/v1/login/start");
     assert_eq!(offered, json!({"provider": {"name": "Example", "url": url}}));
-    // Somebody whom nobody added is nobody here.
+    // A person who was not added has no access.
     let mut browser = Browser::new(&world);
     let refused = browser.sign_in("ada").await.refused(403, "forbidden");
     assert!(refused["error"].as_str().unwrap().contains("ada@example.com"), "{refused}");
@@ -49,7 +49,7 @@ async fn role_changes_of_a_member_apply_immediately() {
     let me = browser.call(Method::GET, "/v1/me", json!({})).await.expect(200);
     assert_eq!((&me["token_role"], &me["token_label"]), (&json!("developer"), &json!("ada@example.com")));
     assert_eq!(me["auth_method"], "session");
-    // What she does is hers in the audit log.
+    // The audit log attributes her calls to her.
     browser.call(Method::DELETE, "/v1/volumes/none", json!({})).await.refused(404, "not_found");
     crate::harness::eventually("an entry in the audit log", || async {
         let log = world.get("/v1/audit").await.expect(200);
@@ -73,11 +73,11 @@ async fn role_changes_of_a_member_apply_immediately() {
         let method = if path.ends_with("rotate") { Method::POST } else { Method::DELETE };
         send(&world, &world.token, method, &path, json!({})).await.refused(404, "not_found");
     }
-    // Another role counts at once.
+    // A changed role applies at once.
     let member = format!("/v1/members/{id}");
     send(&world, &world.token, Method::PATCH, &member, json!({"role": "viewer"})).await.expect(200);
     browser.call(Method::DELETE, "/v1/volumes/none", json!({})).await.refused(403, "forbidden");
-    // So does a revoked session, and a member who is removed.
+    // So does the revocation of a session, and the removal of a member.
     world.delete(&format!("/v1/members/sessions/{prefix}")).await.expect(204);
     browser.call(Method::GET, "/v1/me", json!({})).await.refused(401, "unauthorized");
     assert_eq!(browser.sign_in("ada").await.status, 303);
@@ -107,7 +107,8 @@ async fn a_sign_in_attempt_is_single_use_per_browser() {
         let error = answer.refused(401, "unauthorized");
         assert!(error["error"].as_str().unwrap().contains(why), "{why}: {error}");
     };
-    // A response for the attempt of another browser: whoever follows a link must not become somebody else.
+    // A response to another browser's attempt: following a link must not sign a person in as
+    // someone else.
     let url = browser.begin().await;
     let callback = browser.authorize(&url, "ada").await;
     let mut other = Browser::new(&world);
@@ -163,7 +164,7 @@ async fn groups_grant_and_revoke_roles() {
     let path = format!("/v1/members/{}", member["id"].as_str().unwrap());
     let fixed = send(&world, &world.token, Method::PATCH, &path, json!({"role": "viewer"})).await;
     fixed.refused(409, "conflict");
-    // The next sign-in finds fewer groups: what is signed in elsewhere has no more than they give.
+    // The next sign-in has fewer groups: other sessions of the person lose the same rights.
     provider.describe("ada", ada(&["eng"])).await;
     assert_eq!(Browser::new(&world).sign_in("ada").await.status, 303);
     let me = browser.call(Method::GET, "/v1/me", json!({})).await.expect(200);
@@ -232,7 +233,7 @@ async fn a_device_signs_in_and_out() {
     sign_out(token).await.expect(204);
     me(token).await.refused(401, "unauthorized");
     sign_out(token).await.refused(401, "unauthorized");
-    // One that nobody signs out of expires.
+    // A session without a sign-out expires.
     let device = open("/v1/login/device", json!({})).await.expect(200);
     browser.confirm(device["verification_uri_complete"].as_str().unwrap(), "ada").await;
     let finish = json!({"device_code": device["device_code"], "workspace": "default"});

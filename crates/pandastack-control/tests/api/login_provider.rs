@@ -14,8 +14,8 @@ use crate::harness::{Answer, PATIENCE, World};
 /// The provider's packages, as `cargo xtask test` installs them.
 const PACKAGES: &str = "PANDASTACK_TEST_LOGIN_PROVIDER";
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/login_provider/provider.mjs");
-/// Where the provider believes that the console is. Nothing listens there; the browser goes to the server
-/// under test instead.
+/// Public URL of the console, as configured at the provider. Nothing listens there; the test
+/// browser calls the server under test instead.
 pub const PUBLIC_URL: &str = "http://127.0.0.1:9";
 pub const ATTEMPT_COOKIE: &str = "__Host-pandastack-login";
 pub const CONSOLE_COOKIE: &str = "__Host-pandastack-console";
@@ -28,7 +28,7 @@ pub struct LoginProvider {
 }
 
 impl LoginProvider {
-    /// `None`, and a word about it, where its packages are not installed.
+    /// Prints a note and returns `None` if its packages are not installed.
     pub async fn start() -> Option<Self> {
         let Some(packages) = std::env::var_os(PACKAGES) else {
             eprintln!("skipped: {PACKAGES} does not name the packages of a login provider");
@@ -43,7 +43,7 @@ impl LoginProvider {
         Some(Self { issuer, http: client(), _process: process })
     }
 
-    /// What the provider says of a person from now on.
+    /// Sets the claims that the provider sends for a person from now on.
     pub async fn describe(&self, name: &str, claims: Value) {
         let request = self.http.put(format!("{}/accounts/{name}", self.issuer)).json(&claims);
         assert_eq!(request.send().await.unwrap().status(), 204);
@@ -107,7 +107,7 @@ impl<'a> Browser<'a> {
             let mut response = self.ask_provider(self.http.get(&url)).await;
             if location(&response).is_none() {
                 let page = response.text().await.unwrap();
-                // Whoever is still signed in at the provider is only asked to agree.
+                // A person who is still signed in at the provider only has to consent.
                 let form: &[_] = match page.contains("name=\"prompt\" value=\"login\"") {
                     true => &[("prompt", "login"), ("login", name), ("password", "x")],
                     false if page.contains("value=\"consent\"") => &[("prompt", "consent")],

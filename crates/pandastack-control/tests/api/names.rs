@@ -35,7 +35,7 @@ async fn a_sandbox_is_addressed_by_name_or_id_prefix() {
     for bad in ["", "Web", "a b", "-a", "a-", &id] {
         world.post("/v1/sandboxes", json!({"name": bad})).await.refused(400, "bad_request");
     }
-    // A copy has no name, and a name is free again when its sandbox is gone.
+    // A copy has no name, and a name is free again once its sandbox is deleted.
     let copy = world.post("/v1/sandboxes/web/fork", json!({})).await.expect(201);
     assert!(copy["name"].is_null(), "{copy}");
     world.delete("/v1/sandboxes/web").await.expect(204);

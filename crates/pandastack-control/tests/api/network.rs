@@ -14,7 +14,7 @@ async fn concurrent_network_changes_keep_host_and_record_consistent() {
     let put = |egress: &str| world.send(world.request(Method::PUT, &path).json(&json!({ "egress": egress })));
     let gate = Arc::new(Notify::new());
     agent.lock().network_gate = Some(Arc::clone(&gate));
-    // The answer to the first comes after that to the second, if that is not kept waiting.
+    // If the second change did not wait for the first, the first would be answered last.
     let second = async {
         eventually("the first is at the host", || async { !agent.lock().networks.is_empty() }).await;
         let answer = put("all").await;

@@ -23,8 +23,8 @@ fn components(kernel: &str, guest: &str) -> Components {
     }
 }
 
-/// A world with a sleeping sandbox and a snapshot of an older guest program, a sleeping one of today,
-/// and one that runs.
+/// A world with a sleeping sandbox and a snapshot of an older guest program, a current sleeping
+/// sandbox, and a running one.
 struct Frozen {
     world: World,
     agent: FakeAgent,
@@ -49,7 +49,7 @@ impl Frozen {
             verdict: None,
         };
         agent.lock().frozen = HostFrozen {
-            // What a host still lists of one that runs by now is no sleeper's.
+            // The host still lists a sandbox that runs by now; it must not count as sleeping.
             sandboxes: vec![sandbox(&sleeper, &older), sandbox(&current, &today), sandbox(&running, &older)],
             snapshots: vec![FrozenSnapshot {
                 id: snapshot.parse().unwrap(),
@@ -134,14 +134,15 @@ async fn owners_are_notified_before_the_policy_applies() {
     let events = frozen.world.get(&format!("/v1/sandboxes/{}/events", frozen.sleeper)).await.expect(200);
     let told: Vec<_> =
         events["events"].as_array().unwrap().iter().filter(|event| event["kind"] == "outdated").collect();
-    // One of the sandbox, one of its snapshot.
+    // One event of the sandbox, one of its snapshot.
     assert_eq!(told.len(), 2, "{events}");
     assert!(told[0]["detail"].as_str().unwrap().contains("it cannot be used"), "{events}");
     let list = frozen.list("").await;
     assert_eq!(list["items"][0]["action"], "refuse");
     assert!(list["items"][0]["action_from"].is_string() && list["items"][0]["reported_at"].is_string());
 
-    // It is current again, as after a cold restart: the verdict goes, and nobody is told again.
+    // It is current again, as after a cold restart: the verdict is removed, without another
+    // notification.
     let today = frozen.agent.lock().frozen.current.clone();
     frozen.agent.lock().frozen.sandboxes[0].components = today;
     eventually("no verdict", || async { frozen.verdict().is_none() }).await;

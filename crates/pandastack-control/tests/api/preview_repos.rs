@@ -48,7 +48,7 @@ async fn a_repository_setting_toggles_previews_of_its_apps() {
     make(&world, "told", "https://github.com/me/old-name", "off").await;
     make(&world, "other", "https://github.com/me/other", "off").await;
     make(&world, "lab", "https://gitlab.com/me/shop", "off").await;
-    // A ping tells where it comes from.
+    // A ping names its repository.
     let ping = json!({"zen": "Speak like a human.", "repository": {"id": 7, "full_name": "me/shop"}});
     deliver_github(&world, "told", "1", "ping", ping).await.expect(200);
     assert_eq!(world.get("/v1/preview-repos").await.expect(200), json!({"repos": []}));
@@ -79,7 +79,7 @@ async fn a_late_repository_match_enables_previews_unless_overridden() {
     let world = World::start().await;
     let _agent = world.agent("host-a", 8192).await;
     make(&world, "before", "https://github.com/me/shop", "off").await;
-    // As a published client says that it knows no name.
+    // Published clients send an empty name if they know none.
     let unnamed = json!({"github_repo_id": 7, "repo_full_name": ""});
     world.post("/v1/preview-repos", unnamed).await.expect(200);
     assert_eq!(previews(&world, "before").await, "off", "nothing says yet that it is of this repository");
@@ -89,7 +89,7 @@ async fn a_late_repository_match_enables_previews_unless_overridden() {
     assert_eq!(previews(&world, "before").await, "branches");
     let ignored = open(&world, "after", 1, false).await.expect(200);
     assert!(ignored["ignored"].as_str().unwrap().contains("off"), "{ignored}");
-    // Turning them on again is what was said last.
+    // The last request wins: it turns previews on again.
     world.post("/v1/preview-repos", json!({"github_repo_id": 7})).await.expect(200);
     assert_eq!(previews(&world, "after").await, "branches");
 }
@@ -103,13 +103,13 @@ async fn only_signed_github_hooks_link_an_app_to_its_repository() {
     let request = world.http.post(format!("{}/v1/hooks/apps/shop", world.base)).json(&body);
     let forged = request.header("x-github-event", "ping").header("x-hub-signature-256", "sha256=00");
     world.send(forged).await.refused(401, "unauthorized");
-    // Its numbers are its own.
+    // GitLab's repository ids are unrelated to GitHub's.
     let request = world.http.post(format!("{}/v1/hooks/apps/shop", world.base)).json(&body);
     let gitlab = request.header("x-gitlab-event", "Push Hook").header("x-gitlab-token", "hush");
     world.send(gitlab).await.expect(200);
     world.post("/v1/preview-repos", json!({"github_repo_id": 7})).await.expect(200);
     assert_eq!(previews(&world, "shop").await, "off");
-    // Another repository is not the one that was told.
+    // The delivery names a different repository than the one added.
     deliver_github(&world, "shop", "1", "ping", body).await.expect(200);
     assert_eq!(previews(&world, "shop").await, "branches");
     let moved = json!({"git_url": "https://git.example/me/moved", "previews": "off"});
@@ -146,7 +146,7 @@ async fn previews_see_variables_of_their_repository() {
     world.delete(&at("TOKEN")).await.expect(204);
     world.delete(&at("TOKEN")).await.refused(404, "not_found");
     assert_eq!(env(&world, "pr-1-shop").await, pairs(&own[..3]));
-    // They stay when previews are turned off: open ones may be restarted.
+    // The variables stay when previews are turned off: open previews may be restarted.
     world.post("/v1/preview-repos", json!({"github_repo_id": 7})).await.expect(200);
     world.delete("/v1/preview-repos/7").await.expect(204);
     assert_eq!(env(&world, "pr-1-shop").await, pairs(&own[..3]));

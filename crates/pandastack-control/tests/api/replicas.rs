@@ -62,7 +62,7 @@ async fn replicas_share_sandboxes_and_forward_leader_requests() {
     }
     let order = ["creating", "created", "paused", "resumed"].map(|kind| text.find(&format!("\"{kind}\"")));
     assert!(order.is_sorted() && order[0].is_some(), "{text}");
-    // Hosts and services are the leader's to tell.
+    // Requests about hosts and services are forwarded to the leader.
     assert_eq!(second.get("/v1/hosts").await.expect(200)["items"][0]["sandboxes"], 0);
     agent.report().await;
     assert_eq!(second.get("/v1/hosts").await.expect(200)["items"][0]["sandboxes"], 1);
@@ -122,7 +122,7 @@ async fn sandboxes_expire_once_across_a_leader_failover() {
     eventually("the successor ends the next one", || async { pair.agent.ids().is_empty() }).await;
     pair.second.get("/v1/schedules").await.expect(200);
     assert_eq!(pair.count(events).await, 2);
-    // A replica that comes back follows.
+    // A restarted replica follows.
     pair.first.start_again().await;
     assert_eq!(
         pair.first.get("/v1/schedules").await.expect(200),
@@ -139,7 +139,7 @@ async fn a_leader_without_session_stops_before_its_successor_starts() {
     assert_eq!(pair.count(cut).await, 1);
     assert!(matches!(pair.first.ended().await, Err(ServeError::LeadershipLost(_))));
     assert!(began.elapsed() < Duration::from_secs(1), "it hears of it, and does not wait for its next beat");
-    // Lifetimes end only where somebody leads.
+    // Expiry needs a leader.
     pair.second.post("/v1/sandboxes", json!({"ttl_seconds": 1, "on_timeout": "kill"})).await.expect(201);
     eventually("the other one leads", || async { pair.agent.ids().is_empty() }).await;
     assert!(began.elapsed() > Duration::from_secs(3), "not before a cut-off leader would know");

@@ -1,4 +1,4 @@
-//! Sockets and streams end with the key that opened them, and followers of events are kept apart.
+//! Sockets and streams end with the key that opened them, and followers of events are isolated.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use crate::tenants::{key, send, world_with, world_with_config};
 /// Longest life of a request or stream after its key ended.
 const CLOSED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Interval of comments on a silent stream of events in these tests. Other events come before it.
+/// Interval of comments on a silent stream of events in these tests. Events arrive sooner.
 const COMMENTS_EVERY: Duration = Duration::from_secs(2);
 
-/// A connection whose answer has begun and does not end.
+/// A connection whose response has started and does not end.
 struct OpenStream {
     what: String,
     stream: TcpStream,
@@ -97,7 +97,7 @@ impl OpenStream {
         }
     }
 
-    /// Returns whether the stream reports what happened. A socket sends back what it gets.
+    /// Returns whether the stream still reports events. Sockets echo.
     async fn is_open(&mut self, activity: &Activity) -> bool {
         let path = self.what.split([' ', '?']).nth(1).unwrap_or_default();
         let expected = match path.rsplit('/').next() {
@@ -165,7 +165,7 @@ async fn streams_of_a_revoked_key_are_closed() {
     for stream in others.iter_mut().chain([&mut own]) {
         assert!(stream.is_open(&activity).await, "{} of another key", stream.what);
     }
-    // Revoked by another replica, which this one is not told.
+    // Deleted in the store, as by another replica: this server is not notified.
     world.execute("DELETE FROM tokens WHERE prefix = $1", &[&elsewhere[..12]]).await;
     all_closed(&mut others).await;
     assert!(own.reports(&sandbox(&world, &owner).await).await);
@@ -178,7 +178,8 @@ async fn streams_of_an_expired_key_are_closed() {
     let end = Timestamp::now().checked_add(SignedDuration::from_secs(3)).unwrap();
     let expiring = key(&world, "shop", json!({"expires_at": end.to_string(), "role": "developer"})).await;
     let mut streams = OpenStream::all(&world, &expiring, &id).await;
-    // Time itself is what is tested: three seconds are enough to open all of these before the key ends.
+    // The test measures time itself: three seconds are enough to open all of these before the key
+    // expires.
     let left: Duration = end.duration_since(Timestamp::now()).try_into().unwrap_or_default();
     let deadline = Instant::now() + left + CLOSED_WITHIN;
     for stream in &mut streams {
@@ -239,7 +240,8 @@ async fn events_of_other_workspaces_do_not_delay_keepalive_comments() {
     let (world, _agent, owner) = world_with_config("shop", change).await;
     let mut follower = OpenStream::open(&world, &owner, "GET", "/v1/events?follow=1&tail=0", "").await;
     let mut rounds = 0;
-    // These come more often than comments: if each moved the next comment, there would be none.
+    // These events are more frequent than comments: if each one postponed the next comment, none
+    // would be sent.
     let id = world.create().await;
     let noise = async {
         loop {

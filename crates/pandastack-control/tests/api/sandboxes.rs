@@ -99,11 +99,11 @@ async fn idempotency_keys_replay_the_first_response() {
     assert_eq!(again.expect(201), first);
     send("k1", json!({"ttl_seconds": 61})).await.refused(409, "idempotency_conflict");
     assert_eq!(agent.ids().len(), 1);
-    // A refusal for capacity is not an answer to keep.
+    // A refusal for lack of capacity is not stored for replay.
     agent.lock().refuse_create.push_back((ErrorCode::NoCapacity, "full"));
     send("k2", json!({})).await.refused(503, "no_capacity");
     send("k2", json!({})).await.expect(201);
-    // One that is being worked on is not begun again.
+    // A request in progress is not started again.
     let gate = std::sync::Arc::new(tokio::sync::Notify::new());
     agent.lock().create_gate = Some(gate.clone());
     let (slow, ()) = tokio::join!(send("k3", json!({})), async {
@@ -125,7 +125,7 @@ async fn run_creates_runs_and_deletes() {
     let late = world.post("/v1/run", json!({"cmd": "sleep"})).await.refused(504, "exec_timeout");
     assert!(late["error"].as_str().unwrap().contains("timeout"));
     assert_eq!((world.ids().await.len(), agent.ids().len()), (0, 0));
-    // The client goes away in the middle of the command.
+    // The client disconnects in the middle of the command.
     let call = tokio::spawn(world.request(Method::POST, "/v1/run").json(&json!({"cmd": "hang"})).send());
     eventually("it runs", || async {
         agent.lock().seen.iter().filter(|s| s.ends_with("/exec")).count() == 3
@@ -171,7 +171,7 @@ async fn events_can_be_followed_and_resumed() {
     assert_eq!(stream.headers()["content-type"], "text/event-stream; charset=utf-8");
     world.post(&format!("/v1/sandboxes/{id}/pause"), json!({})).await.expect(204);
     world.delete(&format!("/v1/sandboxes/{id}")).await.expect(204);
-    // The stream ends by itself once the sandbox is gone.
+    // The stream ends by itself once the sandbox is deleted.
     let text = stream.text().await.unwrap();
     let kinds: Vec<_> = text.split("\n\n").filter(|frame| frame.starts_with("id: ")).collect();
     assert_eq!(kinds.len(), 3, "{text}");

@@ -34,7 +34,7 @@ const CALLS_MAX: u64 = 5;
 /// Longest lifetime of a sandbox, and the longest time that passes between two schedules, in seconds.
 const LIFETIME_MAX: u64 = 7200;
 const PASSES_MAX: u64 = 3600;
-/// Longest time for everything to come to rest.
+/// Longest time for the system to settle.
 const REST_MAX: Duration = Duration::from_secs(10);
 /// Longest wait for one answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
@@ -68,7 +68,7 @@ struct Row {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Presence {
     There,
-    /// A delete was sent and its answer did not come.
+    /// A delete was sent, but its response did not arrive.
     Maybe,
     /// The lifetime ended, and the server will delete it.
     Due,
@@ -78,7 +78,7 @@ enum Presence {
 #[derive(Default)]
 struct Model {
     sandboxes: BTreeMap<String, Presence>,
-    /// When lifetimes end, as far as the server said it.
+    /// Expiry times, as far as the server has reported them.
     expiries: BTreeMap<String, Timestamp>,
     snapshots: BTreeMap<String, Presence>,
     /// Sandbox returned for each idempotency key.
@@ -122,7 +122,7 @@ impl Server {
             let bound = runtime.spawn(Control::bind(self.config.clone())).await.unwrap();
             match bound {
                 Ok(control) => break control,
-                // Its predecessor's last task is being dropped.
+                // The predecessor's last task is still being dropped.
                 Err(ServeError::InUse(_)) if Instant::now() < deadline => tokio::task::yield_now().await,
                 Err(error) => panic!("{error}"),
             }
@@ -168,7 +168,7 @@ struct Simulation {
 
 impl Simulation {
     async fn start(seed: u64) -> Self {
-        // Crashes here are of processes: what a disk forgets is not part of it, and waiting for one would be most of the time.
+        // Only processes crash here, not disks: in memory, syncing does not take most of the time.
         let memory = PathBuf::from("/dev/shm");
         let dir = tempfile::tempdir_in(if memory.is_dir() { memory } else { std::env::temp_dir() }).unwrap();
         let mut dice = Dice::new(seed);
@@ -211,7 +211,7 @@ impl Simulation {
         }
     }
 
-    /// Some time, or none. Whatever it ends is due.
+    /// Advances the clock, or not. Sandboxes that expire become due.
     fn let_time_pass(&mut self) {
         if self.dice.roll(3) == 0 {
             self.server.clock.advance(Duration::from_secs(self.dice.roll(PASSES_MAX)));
@@ -226,7 +226,7 @@ impl Simulation {
         }
     }
 
-    /// Hosts go away and come back; machines die.
+    /// Takes hosts down and up again, and kills machines.
     fn disturb_hosts(&mut self) {
         for agent in &self.agents {
             let mut inner = agent.lock();

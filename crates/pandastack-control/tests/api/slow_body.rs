@@ -1,5 +1,4 @@
-//! Requests whose body is not sent whole at once, and what happens to them when their key is revoked
-//! meanwhile.
+//! Requests whose body arrives slowly, also when their key is revoked before the end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,8 +23,8 @@ impl SlowRequest {
         Self::try_open(world, head, body).await.unwrap_or_else(|status| panic!("{head}: {status}"))
     }
 
-    /// Sends all but the last byte, after `100 Continue` said that the body is being read. The status of a
-    /// request that is refused on its head.
+    /// Sends all but the last byte, after `100 Continue` showed that the body is being read.
+    /// Returns the status of a request that is refused on its head.
     pub async fn try_open(world: &World, head: &str, body: &Value) -> Result<Self, u16> {
         let address = world.base.strip_prefix("http://").unwrap();
         let mut stream = TcpStream::connect(address).await.unwrap();

@@ -1,4 +1,4 @@
-//! Template builds: what one workspace may take, and what happens when something is gone.
+//! Template builds: limits of one workspace, and missing resources.
 
 use reqwest::Method;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! Workspaces: who may manage them, what suspending and deleting one does, and what keys may do.
+//! Workspaces: permission to manage them, suspending, deleting, and rights of keys.
 
 use pandastack_control::ControlConfig;
 use pandastack_types::SandboxState;
@@ -41,7 +41,8 @@ pub async fn send(world: &World, key: &str, method: Method, path: &str, body: Va
     world.send(request.json(&body)).await
 }
 
-/// What tells hosts that memory is not to be oversold, and whom a machine belongs to.
+/// Hosts learn that they are shared, so that they do not oversell memory, and each machine's
+/// workspace.
 #[tokio::test]
 async fn hosts_are_notified_when_they_are_shared() {
     let world = World::start_with(|config| config.tenancy.allow_emulated = true).await;
@@ -67,7 +68,7 @@ async fn only_operators_manage_workspaces() {
     world.post("/v1/workspaces/none/tokens", json!({})).await.refused(404, "not_found");
     world.post("/v1/workspaces/default/suspend", json!({})).await.refused(409, "conflict");
     world.delete("/v1/workspaces/default").await.refused(409, "conflict");
-    // An owner is none, also not by a key that it makes.
+    // An owner is not an operator, and cannot create an operator key.
     assert_eq!(send(&world, &owner, Method::GET, "/v1/me", json!({})).await.expect(200)["operator"], false);
     for (method, path) in [
         (Method::GET, "/v1/workspaces"),
@@ -187,7 +188,8 @@ async fn a_suspended_workspace_hibernates_and_resumes_unchanged() {
     assert_eq!(notice.status().as_u16(), 503);
     let page = notice.text().await.unwrap();
     assert!(page.contains("suspended") && !page.contains("invoice"), "{page}");
-    // One that woke all the same, because a request was on its way, goes back to sleep with the next report.
+    // A sandbox that woke nevertheless, by a request in flight, is put to sleep again with the next
+    // report.
     agent.set_state(&ids[1], SandboxState::Running);
     agent.report().await;
     eventually("it sleeps again", || async { state(&ids[1]) == SandboxState::Hibernated }).await;
@@ -225,7 +227,7 @@ async fn deleting_a_workspace_deletes_its_resources() {
         "target": {"type": "http", "url": "https://example.com/"}});
     send(&world, &owner, Method::POST, "/v1/schedules", schedule).await;
     let stranger = world.create().await;
-    // Its host does not respond: the deletion is recorded, and ends when the host is back.
+    // The host does not respond: the deletion is recorded, and completes when the host is back.
     agent.lock().is_down = true;
     world.delete("/v1/workspaces/shop").await.expect(204);
     send(&world, &owner, Method::GET, "/v1/me", json!({})).await.refused(401, "unauthorized");

@@ -25,7 +25,7 @@ async fn at_host(world: &World, host: &str, method: Method, path: &str, body: Op
 #[tokio::test]
 async fn apps_cannot_take_host_names_of_the_api() {
     let (world, _agent) = at_example().await;
-    // Whatever the caller says about where it is.
+    // For any `Host` header that the caller sends.
     for host in ["x.example.com", "panda.example.com", "localhost", "elsewhere.test"] {
         for name in ["panda", "api", "sandbox"] {
             let made = at_host(&world, host, Method::POST, "/v1/apps", Some(json!({"name": name}))).await;
@@ -48,7 +48,7 @@ async fn apps_cannot_take_host_names_of_the_api() {
     ] {
         assert_eq!(healthz(host).await, status, "{host}");
     }
-    // The console is at the platform's names, and at no app's that is gone.
+    // The console is served at the platform's names, not at a deleted app's.
     let first = async |host: &str| at_host(&world, host, Method::GET, "/", None).await.status;
     assert_eq!((first("panda.example.com").await, first("127.0.0.1:8080").await), (200, 200));
     assert_eq!((first("gone.example.com").await, first("www.evil.test").await), (404, 404));
@@ -58,7 +58,7 @@ async fn apps_cannot_take_host_names_of_the_api() {
 async fn only_new_domains_require_proof() {
     let (mut world, _agent) = at_example().await;
     world.post("/v1/apps", json!({"name": "shop"})).await.expect(201);
-    // Nothing answers there: proofs cannot be looked up.
+    // The domain has no DNS server, so proofs cannot be looked up.
     let added = world.post("/v1/apps/shop/domains", json!({"domain": "www.new.test"})).await.expect(201);
     assert_eq!(added["status"], "pending", "{added}");
     for inside in ["panda.example.com", "example.com", "other.example.com", "a.b.example.com", "x.localhost"]

@@ -33,7 +33,7 @@ pub(super) const DRILL_RETRY_AFTER: Duration = Duration::from_secs(6 * 60 * 60);
 pub(crate) struct Backups {
     config: Option<BackupConfig>,
     pub(super) kept: Mutex<HashMap<DatabaseId, BackupStatus>>,
-    /// Notified when databases may have come, moved or gone.
+    /// Notified when databases may have been added, moved or deleted.
     pub(crate) changed: Notify,
     /// Notified when keepers have ended.
     pub(super) ended: Notify,
@@ -86,7 +86,7 @@ impl Backups {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
     }
 
-    /// Contents of a database's archive, as far as they are known.
+    /// The known contents of a database's archive.
     pub(super) async fn catalog(&self, archive: &Archive, id: &DatabaseId) -> Result<Catalog> {
         let mut catalog = Catalog::read(archive).await.map_err(unavailable)?;
         let status = self.kept(id).map(|kept| kept.log.borrow().clone()).unwrap_or_default();
@@ -96,8 +96,8 @@ impl Backups {
         Ok(catalog)
     }
 
-    /// Deletes the archive of a database whose machines are gone, once nothing writes into it. Safe
-    /// to repeat.
+    /// Deletes the archive of a database without machines, once no task writes into it. Safe to
+    /// repeat.
     pub(crate) async fn remove(&self, link: &LinkKey, id: &DatabaseId) -> Result<()> {
         if !self.are_made() {
             return Ok(());
@@ -126,7 +126,7 @@ pub(super) fn login(link: &LinkKey, id: &DatabaseId) -> Result<Login> {
     Ok(Login { user: credentials.user, password: Password(credentials.password), slot })
 }
 
-/// A restore that fails, as the API says it.
+/// Converts a failed restore to an API error.
 pub(super) fn failed(error: RestoreError) -> Error {
     match error {
         RestoreError::Archive(error) => unavailable(error),
@@ -134,7 +134,7 @@ pub(super) fn failed(error: RestoreError) -> Error {
     }
 }
 
-/// An archive that fails, as the API says it.
+/// Converts a failure of the archive to an API error.
 pub(super) fn unavailable(error: ArchiveError) -> Error {
     Error::new(
         ErrorCode::Unavailable,

@@ -41,7 +41,7 @@ pub(crate) async fn connect(
         _ => return Err(failed("its machine is not running")),
     }
     let port = Listener::Direct.port();
-    // Falling asleep takes a while, in which its record still says that it runs.
+    // Falling asleep takes a while, during which the record is still marked running.
     let connected = databases.edge.connect_awake(sandbox, port).await;
     if matches!(connected, Err(EdgeError::PortClosed)) {
         restart(databases, &machine);
@@ -53,7 +53,8 @@ pub(crate) async fn connect(
     Ok(Box::new(EndingStream { stream, end: Box::pin(end.cancelled_owned()), _permit: permit }))
 }
 
-/// Starts the stopped server of a running machine, because no client may come for a while.
+/// Starts the stopped server of a running machine now, because the next client may not connect for
+/// a while.
 fn restart(databases: &Arc<ManagedDatabases>, machine: &SandboxRecord) {
     let Some(id) = machine_of(machine) else { return };
     let (databases, sandbox) = (Arc::clone(databases), machine.id.clone());

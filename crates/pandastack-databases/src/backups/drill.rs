@@ -19,9 +19,8 @@ use crate::spec::machine_request;
 
 /// Lifetime of a drill's machine. It ends earlier in all cases but a lost server.
 const MACHINE_SECONDS: u64 = 4 * 3600;
-/// Reads every table and index, as its administrator. Settings that owners make for sessions in
-/// their databases, such as read-only mode or timeouts, are overridden: they say nothing about
-/// backups.
+/// Reads every table and index, as its administrator. Overrides settings that owners make for
+/// sessions, such as read-only mode or timeouts, which do not affect backups.
 const CHECK: &str = "pg_amcheck=/opt/postgres/client/16/bin/pg_amcheck; \
      export PGOPTIONS='-c default_transaction_read_only=off -c statement_timeout=0 -c lock_timeout=0'; \
      $pg_amcheck -h /run/postgresql -U pandastack --all --install-missing >&2";
@@ -67,7 +66,7 @@ async fn remove(databases: &ManagedDatabases, id: &DatabaseId) -> Result<()> {
     machines::remove_owned(databases, &owner(id), "its restore test ended").await
 }
 
-/// Removes what a stopped server left of the drills of a database.
+/// Removes remains of a database's drills that a stopped server left.
 pub(crate) async fn remove_leftovers(databases: &Arc<ManagedDatabases>, id: &DatabaseId) -> Result<()> {
     match databases.background.mark(&OperationKey::Drill(id.clone())) {
         Some(_marked) => remove(databases, id).await,

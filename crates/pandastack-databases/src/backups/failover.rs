@@ -62,7 +62,8 @@ async fn prepare(
     machine: &Machine,
     found: &pandastack_backup::Restore,
 ) -> Result<()> {
-    // Not the database's before it takes over, and nobody else's.
+    // Seals the volumes for the next machine: they are not the database's before it takes over, and
+    // no other owner can use them.
     databases.volumes.seal(&machine.record, &Owner::NextDatabase(record.id.clone())).await?;
     let room = machines::storage(databases, record).await.map_or(0, |(room, _)| room);
     restore::run(databases, machine, found, room, &record.id, None).await?;
@@ -70,9 +71,9 @@ async fn prepare(
     server::resume(databases, record, machine.id()).await
 }
 
-/// Takes over the volumes first, so that a machine which the record names has its own; the record
-/// then leads every client to the new machine. A server that stops before that has changed nothing
-/// that a second try does not mend.
+/// Claims the volumes first, so that the machine in the record always owns its volumes; then the
+/// record sends every client to the new machine. If this process stops in between, a second attempt
+/// repairs the state.
 async fn take_over(
     databases: &Arc<ManagedDatabases>,
     mut record: DatabaseRecord,

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!   in the machine: the server wants a file -> `take` names it in `asked`, waits until it is there, and copies it
-//!   here:           looks at `asked` -> takes away what is not wanted now, sends that file and the next few -> looks again
+//!   here:           reads `asked` -> removes unneeded files, sends that file and the next few -> repeats
 //! ```
 //!
 //! Must hold: however long a log is, only [`AHEAD`] files of it are on the volume at once. A server
-//! gets any file it asks for, also twice and also backwards: it begins with a checkpoint, which may
-//! lie behind the place that it then starts from. Only files outside the restore are refused at
+//! gets any file it requests, repeatedly and in any order: it begins with a checkpoint, which may
+//! come after the position that it then starts from. Only files outside the restore are refused at
 //! once, which is how the server learns that the log has ended; otherwise it would end too early.
 
 use std::collections::BTreeSet;
@@ -66,7 +66,7 @@ pub(super) struct Feed<'a> {
 }
 
 impl<'a> Feed<'a> {
-    /// Lays out what a server needs to ask, and the first files.
+    /// Installs the files that a server needs to request log, and the first files of the log.
     pub(super) async fn begin(machine: &'a Machine, restore: &'a Restore) -> Result<Self> {
         let (files, there) = (restore.files(), BTreeSet::new());
         let mut feed = Self { machine, restore, files, there };
@@ -153,8 +153,8 @@ pub(super) async fn write(machine: &Machine, path: &str, content: Body) -> Resul
     tokio::time::timeout(WRITE_WAIT, machine.write(path, content)).await.map_err(late)?
 }
 
-/// Files to send and files to remove for a server that asks for file `asked` of `files`, when those
-/// in `there` are present.
+/// Files to send and files to remove for a server that requests file `asked` of `files`, when the
+/// files in `there` are present.
 fn window(asked: usize, files: usize, there: &BTreeSet<usize>) -> (Vec<usize>, Vec<usize>) {
     let span = asked..files.min(asked + AHEAD);
     let wanted = span.clone().filter(|n| !there.contains(n)).collect();
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn every_log_file_is_fed_with_few_staged() {
         let mut there = BTreeSet::new();
-        // The checkpoint first, then from where it starts; at the end once more what it ended with.
+        // First the checkpoint's file, then from the start; at the end the last file once more.
         for asked in [7].into_iter().chain(3..100).chain([98]) {
             let (wanted, unwanted) = window(asked, 100, &there);
             there.retain(|n| !unwanted.contains(n));

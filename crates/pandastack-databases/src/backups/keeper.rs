@@ -33,9 +33,9 @@ const CHECK_EVERY: Duration = Duration::from_secs(30);
 /// connects now.
 const QUIET_AFTER_CREATE: Duration = Duration::from_secs(3);
 /// Delay before the log of a woken machine is followed, for the same reason. With the login and the
-/// archiver's own wait, data written meanwhile is archived within the promised 5 s.
+/// archiver's own wait, data written before that is archived within the promised 5 s.
 const QUIET_AFTER_WAKE: Duration = Duration::from_millis(1500);
-/// Longest pause until a keeper looks at its archive again.
+/// Longest interval between reads of a keeper's archive.
 const CHECK_ARCHIVE_EVERY: Duration = Duration::from_secs(60 * 60);
 /// First pause after a base backup or an archive failed. It doubles up to the longest.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
@@ -94,7 +94,7 @@ impl BackupTasks {
         Ok(pause)
     }
 
-    /// Ends keepers, and says so when they write into no archive any more.
+    /// Ends keepers, and notifies waiters once they no longer write into an archive.
     async fn end(&mut self, is_over: impl Fn(&DatabaseId, &BackupTask) -> bool) {
         let over: Vec<DatabaseId> =
             self.all.iter().filter(|(id, keeper)| is_over(id, keeper)).map(|(id, _)| id.clone()).collect();
@@ -205,7 +205,8 @@ impl BaseBackupTask {
                 () = tokio::time::sleep(pause) => {}
                 // Log that is lost makes a base backup due.
                 Ok(_) = log.wait_for(|status| status.gap != gap) => {}
-                // An archive that was away is back: its status would say for minutes that something is wrong.
+                // The archive is available again: without this, its status would report a failure
+                // for minutes.
                 () = archive_recovered(self.log.clone()), if self.failing.borrow().is_some() => {}
             }
         }
@@ -226,7 +227,7 @@ impl BaseBackupTask {
             .clamp(RETRY_AFTER, CHECK_ARCHIVE_EVERY))
     }
 
-    /// Waits until the machine is awake, which its log being followed tells.
+    /// Waits until the machine is awake: its log is followed again then.
     async fn awake(&self) {
         // The stream ends with the archiver, and this task with it.
         let _ = self.log.clone().wait_for(|status| status.connected).await;
@@ -261,14 +262,14 @@ async fn archive_recovered(mut log: watch::Receiver<Status>) {
     let failed = log.wait_for(|status| status.failing_since.is_some()).await.is_ok();
     let archive_recovered = failed && log.wait_for(|status| status.failing_since.is_none()).await.is_ok();
     if !archive_recovered {
-        // The archiver ended, and who asks with it.
+        // The archiver has ended, and so will the caller.
         std::future::pending().await
     }
 }
 
 /// Time for which a database is still left alone.
 fn remaining_quiet_time(record: &DatabaseRecord, now: Timestamp) -> Duration {
-    // The clock may have been set back meanwhile; nothing waits for that.
+    // If the clock was set back, do not wait longer than usual.
     let age = Duration::try_from(now.duration_since(record.created_at)).unwrap_or(QUIET_AFTER_CREATE);
     QUIET_AFTER_CREATE.saturating_sub(age)
 }
@@ -304,8 +305,8 @@ pub(super) async fn take(
         other => Error::new(ErrorCode::GuestUnavailable, pandastack_types::chain(&other)),
     })?;
     tracing::info!(database = %id, label = base.label, bytes = base.tar_bytes, "taking a base backup");
-    // The machine is awake, and its log, which has this too, is backed up. Not being told is no
-    // reason to have no backup.
+    // The machine is awake, and its log, which includes this, is archived. A failure here must not
+    // fail the backup.
     if let Err(error) = reset::record_revision(databases, id, sandbox).await {
         tracing::debug!(
             database = %id, error = %chain(&error),

@@ -7,18 +7,18 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `keeper` | who archives what, base backups in time, deleting what retention lets go |
-//! | `archives` | the archive of each database, and how its backup goes |
+//! | `keeper` | archiving tasks, scheduled base backups, retention |
+//! | `archives` | the archive of each database, and its backup status |
 //! | `connection` | connections that do not wake a machine, nor keep it awake |
-//! | `restore` | a machine's server made into what the archive says |
-//! | `feed` | its log, as it asks for it |
-//! | `failover` | a restored copy in place of a database that is out of reach |
-//! | `drill` | restores that only prove that they work |
+//! | `restore` | restoring a machine's server from the archive |
+//! | `feed` | sending it the log that it requests |
+//! | `failover` | replacing an unreachable database by a restored copy |
+//! | `drill` | test restores |
 //! | `routes` | the API |
 //!
-//! Must hold: a database that sleeps is never woken for its backups; one that is deleted takes its
-//! archive with it; a copy has an archive of its own. The archive alone decides what exists: only
-//! the outcome of the last drill is kept elsewhere.
+//! Must hold: a sleeping database is never woken for its backups; deleting a database deletes its
+//! archive; a copy has its own archive. The archive alone decides what exists: only the outcome of
+//! the last drill is kept elsewhere.
 
 pub(crate) mod archives;
 pub(crate) mod connection;

@@ -1,12 +1,12 @@
 //! Restores a database server from the archive.
 //!
 //! ```text
-//!   machine like a new database's -> its server stopped, its data gone -> base unpacked, recovery asked for
-//!     -> the server recovers, with the log that it is handed, and goes on by itself -> passwords of its own
+//!   machine like a new database's -> its server stopped, its data gone -> base unpacked, recovery set up
+//!     -> the server recovers with the log that it is fed, and promotes itself -> its own passwords
 //! ```
 //!
 //! Must hold: a request for an instant that cannot be restored fails before anything is created; a
-//! restore that fails later leaves a record that says why, and no machine.
+//! restore that fails later leaves a record with the reason, and no machine.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -29,32 +29,32 @@ use crate::service::ManagedDatabases;
 use crate::spec::{DATA_PATH, machine_request, new_copy, owner};
 use crate::{machines, ops, shell, view};
 
-/// Longest time for the archive to receive what was written before the restore was requested.
+/// Longest time for the archive to receive data written before the restore was requested.
 const REACH_WAIT: Duration = Duration::from_secs(20);
 /// Longest duration of one step in the machine: unpacking, laying out, starting.
 const STEP_SECONDS: u64 = 30 * 60;
 const STEP_WAIT: Duration = Duration::from_secs(STEP_SECONDS);
 /// Between two probes whether a server has recovered.
 const RECOVERY_CHECK: Duration = Duration::from_millis(250);
-/// Room beside the data: files of the log, and what the server writes while it recovers.
+/// Free space needed besides the data: log files, and the server's writes during recovery.
 const SLACK_BYTES: u64 = 1024 * 1024 * 1024;
 const MIB: u64 = 1024 * 1024;
 
 /// Among the files that a server recovers with.
 const SETTINGS: &str = "/var/lib/postgresql/restore/settings";
-/// Stops the server that the template came with and makes room.
+/// Stops the template's server and deletes its data.
 const CLEAR: &str = "pg_ctl=/opt/postgres/16/bin/pg_ctl; data=/var/lib/postgresql/data; \
      runuser -u postgres -- $pg_ctl --pgdata=$data --silent -w -m immediate stop && rm -rf $data && \
      install -d -o postgres -g postgres -m 0700 $data /var/lib/postgresql/restore";
-/// Asks for recovery. The signal file is written last, when all else is complete.
+/// Configures recovery. The signal file is written last, when all else is complete.
 const CONFIGURE: &str = "data=/var/lib/postgresql/data; cat /var/lib/postgresql/restore/settings >> $data/$SETTINGS_FILE && \
      touch $data/$SIGNAL_FILE && chown -R postgres:postgres /var/lib/postgresql && chmod 0700 $data";
-/// A file of the log may still be on its way.
+/// A log file may still be in transfer.
 const CLEAN_UP: &str =
     "cd /var/lib/postgresql && for i in 1 2 3 4 5; do rm -rf restore && exit 0; sleep 0.2; done; exit 1";
 
-/// Starts a copy of a database as it was at an instant. It is in progress when this returns; its record
-/// tells the outcome.
+/// Starts to restore a database at an instant as a copy. The restore is in progress when this
+/// returns; the copy's record has the outcome.
 pub(crate) async fn begin_restore(
     databases: &Arc<ManagedDatabases>,
     original: DatabaseRecord,
@@ -81,7 +81,7 @@ pub(crate) async fn begin_restore(
         let (databases, record) = (for_task, of_task);
         if let Err(error) = build(&databases, record.clone(), &original, &restore).await {
             tracing::warn!(database = %record.id, error = %chain(&error), "a restore failed");
-            // The step it came to is in the store.
+            // The store has the step that it reached.
             let record = databases.store.database(None, &record.id).await.unwrap_or(record);
             mark_failed(&databases, record, &error).await;
         }
@@ -90,9 +90,9 @@ pub(crate) async fn begin_restore(
     Ok(record)
 }
 
-/// Waits until the archive has what was committed before a time. A sleeping database is woken if the archive
-/// may lack something: what was committed last may have been on its way when it fell asleep. Fails if the
-/// database cannot be woken.
+/// Waits until the archive has everything committed before a time. A sleeping database is woken if
+/// the archive may be incomplete: it may have fallen asleep before its last commits were archived.
+/// Fails if the database cannot be woken.
 async fn await_archived(
     databases: &Arc<ManagedDatabases>,
     original: &DatabaseRecord,
@@ -149,7 +149,7 @@ async fn build(
     Ok(())
 }
 
-/// Shows the current step in the record of a database that is being made; nothing for one that exists.
+/// Records the current step of a database that is being created; no effect for an existing one.
 async fn note_step(
     databases: &ManagedDatabases,
     record: Option<&mut DatabaseRecord>,
@@ -227,9 +227,10 @@ fn volume_bytes(tar: u64, log: u64, original: u64) -> u64 {
     all.min(at_once).max(original).min(VOLUME_MB_MAX * MIB)
 }
 
-/// Puts the base in place of the data that a machine came with.
+/// Replaces a machine's initial data with the base.
 async fn unpack(machine: &Machine, restore: &Restore) -> Result<()> {
-    // The archive's errors are the body's: they end the call, whose own sentence would say less.
+    // An archive error ends the request body and so the call; it is kept here, because the call's
+    // own error would be less precise.
     let trouble = Arc::new(Mutex::new(None));
     let (noted, source) = (Arc::clone(&trouble), restore.clone());
     let tar = tar_body(source, noted);
@@ -240,7 +241,7 @@ async fn unpack(machine: &Machine, restore: &Restore) -> Result<()> {
     put
 }
 
-/// The tar as the body of a call. Errors on the archive's side are kept in `noted`.
+/// The tar as a request body. Archive errors are stored in `noted`.
 fn tar_body(restore: Restore, noted: Arc<Mutex<Option<RestoreError>>>) -> Body {
     let (sender, receiver) = tokio::sync::mpsc::channel::<Result<bytes::Bytes, std::io::Error>>(1);
     tokio::spawn(async move {
@@ -271,7 +272,7 @@ fn tar_body(restore: Restore, noted: Arc<Mutex<Option<RestoreError>>>) -> Body {
 /// administrator is the original's.
 async fn recover(databases: &Arc<ManagedDatabases>, machine: &Machine, original: &DatabaseId) -> Result<()> {
     run_step(machine, replay::START, &[]).await?;
-    // One that gets stuck is given up by who hands it its log.
+    // The feed detects a stuck recovery and aborts it.
     while replay::probe(databases, original, machine.id()).await? != Replay::Over {
         tokio::time::sleep(RECOVERY_CHECK).await;
     }

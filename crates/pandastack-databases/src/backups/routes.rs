@@ -99,7 +99,7 @@ async fn backups_of(databases: &ManagedDatabases, record: &DatabaseRecord) -> Re
     let base_error = kept.as_ref().and_then(|kept: &BackupStatus| kept.base_error.borrow().clone());
     let asleep = view::is_asleep(databases, record).await;
     if asleep && log.last_archived.is_some() && log.lag_bytes == 0 && log.failing_since.is_none() {
-        // Nothing changes while it sleeps.
+        // A sleeping database does not change.
         window.restorable.last_mut().into_iter().for_each(|(_, to)| *to = now().max(*to));
     }
     let lost = log.gap.is_some_and(|gap| {
@@ -130,7 +130,7 @@ async fn backups_of(databases: &ManagedDatabases, record: &DatabaseRecord) -> Re
 const LOST: &str = "WAL was lost before it was archived, so later times cannot be restored until the next \
      base backup is complete; it starts while the database is awake, or run `pandastack db backup`";
 
-/// Reason why there is nothing to restore yet.
+/// Reason why a database has no base backup yet.
 fn missing_base(asleep: bool) -> &'static str {
     match asleep {
         true => "there is no base backup yet; wake the database, or run `pandastack db backup`, to take one",
@@ -139,7 +139,7 @@ fn missing_base(asleep: bool) -> &'static str {
 }
 
 /// Describes a problem with the backups of a database, in a sentence. A failed restore drill is
-/// reported until one succeeds: log that arrives proves nothing about restores.
+/// reported until one succeeds: archived log does not prove that restores work.
 fn problem(log: &Status, base_error: Option<String>, drill: Option<&DatabaseDrill>) -> Option<String> {
     let failed = drill.filter(|drill| !drill.ok).map(|drill| {
         let why = drill.error.as_deref().unwrap_or("the cause is unknown");

@@ -11,7 +11,7 @@ use crate::{locks, node_version, procfile};
 use package::Package;
 use package_manager::{PackageManager, PackageManagerKind};
 
-/// Servers that are built by Vite but are no plain files.
+/// Packages that use Vite but build a server, not static files.
 const VITE_SERVERS: [&str; 8] = [
     "@sveltejs/kit",
     "@tanstack/react-start",
@@ -25,7 +25,7 @@ const VITE_SERVERS: [&str; 8] = [
 
 const VITE_CONFIGS: [&str; 4] = ["vite.config.js", "vite.config.mjs", "vite.config.ts", "vite.config.mts"];
 const NEXT_CONFIGS: [&str; 3] = ["next.config.js", "next.config.mjs", "next.config.ts"];
-/// Modules that are started when nothing says otherwise.
+/// Modules to start by default.
 const MAINS: [&str; 6] = ["server.js", "index.js", "index.mjs", "app.js", "index.ts", "server.ts"];
 
 /// Returns whether package.json itself defines the start.
@@ -201,20 +201,21 @@ fn build(package: &Package, manager: &PackageManager, kind: Framework) -> Option
     }
 }
 
-/// Runs the package's own scripts again where packages were restored: what they write into the source went
-/// with the old one. Packages copied from the source are installed again, with all others: managers keep
-/// existing copies, and have their downloads cached.
+/// Runs the package's own scripts again after packages were restored: the files that they write
+/// into the source were removed with the old source. Packages copied from the source are installed
+/// again, together with all others: managers would keep existing copies, and have their downloads
+/// cached.
 fn refresh(package: &Package, manager: &PackageManager) -> Option<String> {
     if manager.kind.copies_directories() && package.names_directory() {
         return Some(format!("rm -rf node_modules && {}", manager.install()));
     }
-    // Berry leaves `prepare` to whoever publishes.
+    // Berry runs `prepare` only on publishing.
     let runs: &[&str] = match manager.kind {
         PackageManagerKind::Berry => &["install", "postinstall"],
         _ => &["install", "postinstall", "prepare"],
     };
     let has = |name: &str| package.script(name).is_some();
-    // These run `postinstall` behind `install` by themselves.
+    // These managers run `postinstall` after `install` themselves.
     let is_run_behind =
         has("install") && !matches!(manager.kind, PackageManagerKind::Berry | PackageManagerKind::Pnpm);
     let own = runs.iter().filter(|name| has(name) && !(is_run_behind && **name == "postinstall"));

@@ -53,7 +53,7 @@ impl PackageManagerKind {
 /// The package manager of a source, and how it is used.
 pub(super) struct PackageManager {
     pub(super) kind: PackageManagerKind,
-    /// Asked for by `packageManager`.
+    /// Version requested by `packageManager`.
     version: Option<String>,
     pub(super) reason: String,
     locked: bool,

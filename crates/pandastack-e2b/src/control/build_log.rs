@@ -27,14 +27,15 @@ pub(super) async fn read(
     limit: usize,
 ) -> RestResult<Vec<Value>> {
     let is_over = matches!(build.status, BuildStatus::Done | BuildStatus::Failed);
-    // What is written at the end of a build follows its state: clients read on until a page is empty.
+    // The last lines of a log may arrive after the build's final status: clients read on until a
+    // page is empty.
     let path = if is_over {
         paths::follow_build_log(&build.id, offset)
     } else {
         paths::build_log(&build.id, offset)
     };
     let mut found = Vec::new();
-    // What was read until then is shown.
+    // On a timeout, the lines read so far are returned.
     if let Ok(read) = timeout(LAST_LINES_WAIT, read_lines(caller, &path, limit, &mut found)).await {
         read?;
     }
@@ -99,7 +100,7 @@ fn step_name(number: usize) -> String {
     }
 }
 
-/// Why a build failed, and at which step. What is not a step comes after all of them.
+/// The reason for a build's failure, and its step. Failures outside a step count as after the last.
 pub(super) fn reason(build: &Build) -> Value {
     let failure = build.failure.clone().unwrap_or_default();
     let message = build.error.clone().unwrap_or_else(|| "the build failed".to_owned());

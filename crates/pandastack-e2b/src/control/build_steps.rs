@@ -36,12 +36,12 @@ struct Step {
     force: Option<bool>,
 }
 
-/// What a build starts from.
+/// The base of a build.
 #[derive(Debug, Clone)]
 pub(super) struct Base {
     /// Name of the template.
     pub(super) from: String,
-    /// Settings of a template of the workspace; `None` for one that comes with the platform.
+    /// Settings of a template of the workspace; `None` for a template of the platform.
     pub(super) config: Option<ImageConfig>,
 }
 
@@ -69,9 +69,10 @@ impl StartRequest {
 /// The native request.
 pub(super) fn translate(wanted: StartRequest, base: &Base) -> RestResult<StartBuild> {
     let (own_user, own_workdir) = match &base.config {
-        // As in E2B's images.
+        // The defaults of E2B's images.
         None => (format!("USER {DEFAULT_USER}"), format!("WORKDIR /home/{DEFAULT_USER}")),
-        // It has its own. The shell, again, keeps the number of instructions.
+        // The template has its own settings. The shell instruction, repeated, keeps the number of
+        // instructions.
         Some(_) => (SHELL.to_owned(), SHELL.to_owned()),
     };
     let dockerfile = format!("FROM {}\n{SHELL}\n{own_user}\n{own_workdir}\n", base.from);

@@ -27,7 +27,7 @@ use crate::native_paths as paths;
 #[serde(rename_all = "camelCase", default)]
 struct NewBuild {
     name: Option<String>,
-    /// The name, as older clients say it.
+    /// The name, as older clients send it.
     alias: Option<String>,
     tags: Option<Vec<String>>,
     cpu_count: Option<u32>,
@@ -73,7 +73,7 @@ pub(super) async fn create(
     Ok((StatusCode::ACCEPTED, Json(made)))
 }
 
-/// The address that takes the files of a copy. Files are not kept from one build to the next.
+/// The upload URL for the files of a copy step. Files are not kept between builds.
 pub(super) async fn files(
     Authenticated(caller): Authenticated,
     PathParam(id): PathParam,
@@ -150,7 +150,7 @@ async fn translate(caller: &Caller, wanted: StartRequest) -> RestResult<StartBui
     let config = match found {
         Some(template) if template.is_global => None,
         Some(template) => Some(template.version.map(|version| version.config).unwrap_or_default()),
-        // The build says that it is not there.
+        // The build reports the missing base.
         None => Some(ImageConfig::default()),
     };
     build_steps::translate(wanted, &Base { from: TemplateRef::of(&from).native(), config })

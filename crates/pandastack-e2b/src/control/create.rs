@@ -124,7 +124,8 @@ async fn translate(caller: &Caller, wanted: NewSandbox, timeout_default: u64) ->
     Ok(create)
 }
 
-/// The snapshot that a template's name means: its id, or the name it was given. Only what looks like one is asked for.
+/// The snapshot that a template name refers to, by id or by name. Only names that can be a
+/// snapshot's are looked up.
 async fn snapshot_named(caller: &Caller, name: &str) -> RestResult<Option<SnapshotId>> {
     let plain = template_name(name);
     if template_list::find(caller, &plain).await?.is_some() {
@@ -159,8 +160,7 @@ async fn post(caller: &Caller, headers: &HeaderMap, create: &CreateSandbox) -> R
     })
 }
 
-/// Closes the sandbox's ports to those without its token, and returns the token. A sandbox that stays open
-/// is not given out.
+/// Makes the sandbox's ports private, and returns their token. Fails if the ports stay open.
 async fn make_private(caller: &Caller, sandbox: &Sandbox) -> RestResult<Value> {
     let path = paths::preview(&sandbox.id);
     let body = serde_json::json!({ "visibility": "private" });

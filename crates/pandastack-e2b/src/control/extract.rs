@@ -42,7 +42,7 @@ fn api_key(headers: &HeaderMap) -> RestResult<Option<String>> {
     }
 }
 
-/// The sandbox id in a path. Text that is not an id is a sandbox that does not exist.
+/// The sandbox id in a path. An invalid id gives the same error as a sandbox that does not exist.
 pub(super) struct SandboxPath(pub(super) SandboxId);
 
 impl<S: Send + Sync> FromRequestParts<S> for SandboxPath {

@@ -32,7 +32,7 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// The policy that is asked for; `None` when nothing is said about it.
+    /// The requested policy; `None` if the request has none.
     pub(super) fn policy(&self, allow_internet_access: Option<bool>) -> RestResult<Option<NetworkPolicy>> {
         self.check()?;
         let internet = allow_internet_access.or(self.allow_internet_access);

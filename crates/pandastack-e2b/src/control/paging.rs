@@ -10,8 +10,8 @@ use crate::limits::PAGE_ITEMS_MAX;
 
 const NEXT_TOKEN: HeaderName = HeaderName::from_static("x-next-token");
 
-/// One page of `items`, each with its key. The token is the key of the last item shown, so that what comes or goes
-/// between two pages moves nothing else.
+/// One page of `items`, each with its key. The token is the key of the last item shown, so that
+/// items added or removed between two pages do not shift the others.
 pub(super) fn page(
     items: Vec<(String, Value)>,
     limit: Option<usize>,

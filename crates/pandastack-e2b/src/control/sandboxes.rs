@@ -100,7 +100,7 @@ pub(super) async fn connect(
         let path = if is_in_memory { paths::resume(&id) } else { paths::wake(&id) };
         caller.call(Method::POST, &path, None::<&()>).await?;
         if wanted.memory == Some(false) && sandbox.kept != Some(Keep::Disk) {
-            // It boots from its disk only after a sleep that kept nothing else.
+            // A sandbox boots from its disk only after a sleep that kept only the disk.
             let sleep = Hibernate { keep: Keep::Disk };
             caller.call(Method::POST, &paths::hibernate(&id), Some(&sleep)).await?;
             caller.call(Method::POST, &paths::wake(&id), None::<&()>).await?;
@@ -140,7 +140,7 @@ pub(super) async fn set_timeout(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Lengthen a sandbox's life, as older clients ask for it; never shorten it.
+/// Extend a sandbox's lifetime, for older clients; never shorten it.
 pub(super) async fn refresh(
     Authenticated(caller): Authenticated,
     SandboxPath(id): SandboxPath,

@@ -17,7 +17,7 @@ const CLIENT_ID: &str = "pandastack";
 const OWN_LABELS: &str = "e2b.";
 /// Labels that the platform gives to forks.
 const FORK_LABELS: [&str; 2] = ["fork_tree_id", "fork_parent_id"];
-/// Size of every root disk, as the recipes of the templates say.
+/// Size of every root disk, as in the templates' recipes.
 pub(super) const DISK_MB: u64 = 8 * 1024;
 
 /// Answer of create, connect and fork.
@@ -66,7 +66,7 @@ pub(super) fn detail(sandbox: &Sandbox, token: Option<String>, on_timeout: OnTim
     detail
 }
 
-/// `running` or `paused`; there is nothing else.
+/// `running` or `paused`; E2B has no other states.
 pub(super) fn state(sandbox: &Sandbox) -> &'static str {
     if is_paused(sandbox) { "paused" } else { "running" }
 }

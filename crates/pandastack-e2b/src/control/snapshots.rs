@@ -43,7 +43,7 @@ pub(super) async fn create(
     Ok((StatusCode::CREATED, Json(show(&snapshot))))
 }
 
-/// Snapshots that somebody took, newest first.
+/// Snapshots that users took, newest first.
 pub(super) async fn list(
     Authenticated(caller): Authenticated,
     RawQuery(query): RawQuery,

@@ -7,7 +7,7 @@ const ALIASES: [(&str, &str); 2] =
     [("code-interpreter-v1", "code-interpreter"), ("code-interpreter-beta", "code-interpreter")];
 /// The tag of a version that is named without one, as E2B calls it.
 const DEFAULT_THERE: &str = "default";
-/// The same here.
+/// The default tag of this platform.
 pub(super) const DEFAULT_HERE: &str = "latest";
 
 /// The template that text of these clients means: `namespace/name:tag`, or an id of [`template_id`].
@@ -17,7 +17,7 @@ pub(super) struct TemplateRef {
     pub(super) name: String,
     /// Tag; `None` for the default one.
     pub(super) tag: Option<String>,
-    /// Build for which the id was given out.
+    /// The build that the id was issued for.
     pub(super) build: Option<BuildId>,
 }
 
@@ -48,8 +48,8 @@ pub(super) fn template_name(given: &str) -> String {
     TemplateRef::of(given).name
 }
 
-/// The id of a template for the client that makes a build. Uploads name only the template, so its id says
-/// which build they are for; everywhere else it means the template.
+/// The template id for a client that creates a build. Uploads name only the template, so this id
+/// also identifies the build; everywhere else it identifies the template.
 pub(super) fn template_id(name: &str, build: &BuildId) -> String {
     format!("{name}@{build}")
 }

@@ -4,7 +4,8 @@
 //!   message: 0x00, length (4 bytes, big-endian), JSON        end: 0x02, length, {} or {"error": {"code", "message"}}
 //! ```
 //!
-//! Every stream ends with the end frame, whatever happened: a client that misses it reports a broken connection.
+//! Every stream ends with the end frame, also after an error: a client that misses it reports a
+//! broken connection.
 
 use std::time::Duration;
 
@@ -129,7 +130,7 @@ fn frame(flags: u8, value: &Value) -> Bytes {
     let text = value.to_string();
     let mut frame = BytesMut::with_capacity(HEAD_BYTES + text.len());
     frame.put_u8(flags);
-    // JSON of ours never comes near 4 GiB: what it carries is bounded where it is read.
+    // Our JSON never approaches 4 GiB: its contents are bounded where they are read.
     frame.put_u32(u32::try_from(text.len()).unwrap_or(u32::MAX));
     frame.put_slice(text.as_bytes());
     frame.freeze()

@@ -33,7 +33,7 @@ pub(super) fn entry(file: &FileEntry) -> Option<Value> {
     Some(entry)
 }
 
-/// Where a link leads, as a path from the root.
+/// Target of a link, as an absolute path.
 fn absolute_target(link: &str, target: &str) -> String {
     let mut parts: Vec<&str> = match target.starts_with('/') {
         true => Vec::new(),

@@ -56,7 +56,7 @@ pub(super) async fn stat(session: Session, request: Request) -> RpcResult<Json<V
     shown(&session, &path).await
 }
 
-/// Creates a directory and its parents; one that is there is an error.
+/// Creates a directory and its parents; an existing directory is an error.
 pub(super) async fn make_dir(session: Session, request: Request) -> RpcResult<Json<Value>> {
     let (_, path, user) = read(&session, request).await?;
     match stat_file(&session, &path).await {

@@ -23,7 +23,7 @@ pub(super) struct FollowedProcess {
     pub(super) id: u64,
     /// The kernel's number, which clients use.
     pub(super) pid: i32,
-    /// Whether the output is a terminal's.
+    /// Whether the process has a terminal.
     pub(super) is_terminal: bool,
     /// The time limit is the process's, not only the stream's.
     pub(super) is_owned: bool,

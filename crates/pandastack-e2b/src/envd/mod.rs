@@ -69,8 +69,7 @@ pub(crate) fn signed_files() -> MethodRouter<Native> {
     get(files::read_signed).merge(post(files::write_signed))
 }
 
-/// Whether the sandbox runs. One that traffic would wake is not running before it does, and is not woken by
-/// this.
+/// Whether the sandbox runs. A sleeping sandbox counts as not running, and this does not wake it.
 async fn health(State(native): State<Native>, session: Session) -> Response {
     match gate::check_running(&native, session.sandbox).await {
         Ok(()) => StatusCode::NO_CONTENT.into_response(),

@@ -119,7 +119,7 @@ fn not_started(error: NativeError) -> RpcError {
 fn translate(wanted: Start, user: &User, pace: Pace) -> StartProcess {
     let Config { cmd, args, envs, cwd } = wanted.process;
     let argv = std::iter::once(cmd).chain(args).collect();
-    // The stream keeps the exact time; this one holds when nobody follows any more.
+    // The stream enforces the exact timeout; this one applies when no client follows any more.
     let seconds = pace.timeout.map(|timeout| timeout.as_millis().div_ceil(1000) + 1);
     let seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());
     StartProcess {
@@ -150,7 +150,8 @@ async fn attach(session: &Session, body: Body) -> RpcResult<(FollowedProcess, Re
     let wanted: ProcessRequest = connect::read_first(body).await?;
     let process = wanted.process.find(session).await?;
     let (out, err) = (process.stdout_end, process.stderr_end);
-    // As the daemon does: a late follower gets what comes from now on, one of an ended process only its end.
+    // As in E2B's daemon: a late follower gets only new output, and only the exit of an ended
+    // process.
     let path = paths::process_output(&session.sandbox, process.id, out, err);
     let native = session.native.open(&path).await?;
     let is_terminal = process.pty.is_some();
@@ -208,7 +209,7 @@ async fn stdin(session: &Session, uri: String, bytes: Vec<u8>) -> RpcResult<()> 
     let request = http::Request::builder().method(Method::POST).uri(uri).body(Body::from(bytes));
     let request = request.map_err(|error| RpcError::invalid(error.to_string()))?;
     session.native.send(request).await.map(drop).map_err(|error| match error.status {
-        // It ended between the lookup and the write, or has no input.
+        // The process ended between the lookup and the write, or has no input.
         StatusCode::CONFLICT | StatusCode::BAD_REQUEST => {
             RpcError::new(RpcCode::FailedPrecondition, error.message)
         }

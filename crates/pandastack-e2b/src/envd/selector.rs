@@ -15,13 +15,13 @@ pub(super) struct Selector {
 }
 
 impl Selector {
-    /// The process meant; of several, one that runs before one that ended, then the newest.
+    /// The selected process; of several, prefers running ones, then the newest.
     pub(super) async fn find(&self, session: &Session) -> RpcResult<Process> {
         let list: ProcessList = session.native.get(&paths::processes(&session.sandbox)).await?;
         self.pick(list.processes)
     }
 
-    /// The same among those that run.
+    /// The same among running processes.
     pub(super) async fn find_running(&self, session: &Session) -> RpcResult<Process> {
         let process = self.find(session).await?;
         if process.state == ProcessState::Running { Ok(process) } else { Err(self.missing()) }

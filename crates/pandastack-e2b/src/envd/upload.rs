@@ -20,7 +20,7 @@ const PIECES_BUFFERED_MAX: usize = 4;
 /// Compressed bytes unpacked at once: at gzip's best they become a thousand times as many.
 const PACKED_BYTES_AT_ONCE: usize = 4 * 1024;
 
-/// Stores what a request carries, and returns the result.
+/// Stores the files of a request, and returns the result.
 pub(super) async fn store(
     session: &Session,
     user: &User,
@@ -57,7 +57,8 @@ fn encoding(headers: &HeaderMap) -> RestResult<Encoding> {
     }
 }
 
-/// The bytes of a gzip stream; one that is damaged or cut off breaks the upload, and nothing is written.
+/// Decompresses a gzip stream; a damaged or truncated stream fails the upload, and nothing is
+/// written.
 fn unpacked(body: Body) -> impl Stream<Item = std::io::Result<Bytes>> {
     let start = (body.into_data_stream(), Some(GzDecoder::new(Vec::new())), Bytes::new());
     futures::stream::try_unfold(start, |(mut body, decoder, mut packed)| async move {
@@ -110,7 +111,7 @@ async fn store_parts(
         let pump = async {
             while let Some(piece) = part.chunk().await.transpose() {
                 let is_last = piece.is_err();
-                // Refused: the answer to the write says why.
+                // The write was refused; its response has the reason.
                 if sender.send(piece).await.is_err() || is_last {
                     break;
                 }

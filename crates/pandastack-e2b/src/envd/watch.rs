@@ -28,7 +28,7 @@ pub(super) struct WatchRequest {
     recursive: bool,
 }
 
-/// A native watch that has begun, and the directory it is of.
+/// A started native watch, and its directory.
 pub(super) struct Watch {
     pub(super) events: Events,
     directory: String,
@@ -82,7 +82,7 @@ fn translate(directory: &str, change: &FileChange) -> Vec<Value> {
             let created = change.to.as_deref().map(|to| named(to, "EVENT_TYPE_CREATE"));
             return std::iter::once(named(&change.path, "EVENT_TYPE_RENAME")).chain(created).collect();
         }
-        // There is no word for it; the directory itself was touched.
+        // E2B has no event type for an overflow; report a write to the directory itself.
         ChangeKind::Overflow => "EVENT_TYPE_WRITE",
     };
     vec![named(&change.path, kind)]
@@ -135,7 +135,7 @@ impl Stream {
     }
 }
 
-/// Watches a directory until the client goes.
+/// Watches a directory until the client disconnects.
 pub(super) async fn watch_dir(session: Session, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     match begin(&session, &parts.headers, body).await {

@@ -1,7 +1,8 @@
 //! Watches that a client polls: `CreateWatcher`, `GetWatcherEvents`, `RemoveWatcher`.
 //!
-//! Watchers are the only state that this crate keeps between calls. They live in this process: after a
-//! restart they are not found, as after a restart of E2B's daemon. A watcher that nobody polls is removed.
+//! Watchers are the only state that this crate keeps between calls. They live in this process:
+//! after a restart they are not found, as after a restart of E2B's daemon. A watcher that is not
+//! polled is removed.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +23,7 @@ use crate::error::{RpcCode, RpcError, RpcResult};
 use crate::limits::{WATCHER_EVENTS_MAX, WATCHER_IDLE_SECONDS, WATCHERS_MAX};
 use crate::session::Session;
 
-/// How long a poll waits for a first change.
+/// Longest time that a poll waits for a first change.
 const EVENTS_WAIT: Duration = Duration::from_millis(300);
 
 /// All watchers.
@@ -75,7 +76,8 @@ impl Watchers {
         Ok(id)
     }
 
-    /// Changes since the last call. What a client did just before may be on its way, so none are waited for.
+    /// Returns the changes since the last call, and waits briefly if there are none: a change that
+    /// the client just made may still be in transit.
     async fn drain(&self, sandbox: &SandboxId, id: &str) -> RpcResult<Vec<Value>> {
         let kept = self.polled(sandbox, id)?;
         let arrived = kept.arrived.notified();
@@ -180,7 +182,7 @@ mod tests {
         let kept = watchers.polled(&sandbox, &id).unwrap();
         let (polling, of) = (Arc::clone(&watchers), (sandbox.clone(), id.clone()));
         let poll = tokio::spawn(async move { polling.drain(&of.0, &of.1).await });
-        // The poll has begun to wait before anything arrives.
+        // The poll is already waiting when the first change arrives.
         tokio::task::yield_now().await;
         kept.extend(vec![json!({ "name": "late" })]);
         assert_eq!(poll.await.unwrap().unwrap(), [json!({ "name": "late" })]);

@@ -54,7 +54,7 @@ pub(super) async fn remove(session: Session, params: RawPathParams) -> RestResul
     unless_not_begun(&params, removed)
 }
 
-/// The default context that did not begin yet has nothing to forget.
+/// A default context that has not started yet has no state to discard.
 fn unless_not_begun(params: &RawPathParams, done: NativeResult<()>) -> RestResult<Json<Value>> {
     match done {
         Err(error) if error.status == StatusCode::NOT_FOUND && named(params) == CONTEXT_DEFAULT => {}

@@ -1,7 +1,8 @@
 //! `/execute`: code in, lines of JSON out.
 //!
-//! The answer's head is sent before the code runs, and a `keepalive` line in long silences, because clients give up on
-//! silence. A client that goes away drops the native stream, which interrupts its code.
+//! The response's head is sent before the code runs, and `keepalive` lines during long silences,
+//! because clients time out otherwise. A client that disconnects drops the native stream, which
+//! interrupts its code.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -60,7 +61,8 @@ struct Execution {
     events: Events,
     lines: VecDeque<Bytes>,
     is_over: bool,
-    /// The sandbox was deleted meanwhile. A connection that breaks makes clients ask whether it is there.
+    /// The sandbox was deleted during the execution. A broken connection makes clients check
+    /// whether the sandbox still exists.
     is_gone: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The facade over a native API that records what it is asked: who may do what, and in which form errors come.
+//! The facade over a native API that records its requests: permissions, and the format of errors.
 
 #![allow(clippy::unwrap_used)]
 
@@ -28,7 +28,7 @@ type Calls = Arc<Mutex<Vec<(String, Option<String>, Option<DelegatedAccess>)>>>;
 /// Bodies of calls that had one, as JSON.
 type Bodies = Arc<Mutex<Vec<Value>>>;
 
-/// Wrong credentials after which the directory admits nobody.
+/// Number of invalid credentials after which the directory refuses all.
 const WRONG_MAX: u32 = 20;
 
 struct One {

@@ -20,7 +20,7 @@ struct Cut;
 
 /// The source of a guest's response.
 pub(crate) enum Source {
-    /// A connection that carries nothing else meanwhile, which this body drives.
+    /// An exclusive connection, which this body drives.
     Upstream(Box<Upstream>),
     /// A shared HTTP/2 connection, which has a task.
     Shared(Incoming),
@@ -33,9 +33,9 @@ pub struct GuestBody {
     source: Source,
     port: u16,
     permit: Permit,
-    /// An event stream: nothing but the guest knows when more of it comes.
+    /// Whether the body is an event stream: only the guest knows when more events follow.
     is_events: bool,
-    /// Made only when the body has to wait: most come in one piece.
+    /// Created only when the body has to wait: most arrive in one piece.
     cut: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     log: Option<Entry>,
 }
@@ -56,9 +56,9 @@ impl GuestBody {
         }
     }
 
-    /// Returns whether the body is an event stream that may last for ever, so that its end is not
-    /// awaited. A page sent in pieces is awaited, and so is a conversation: an incomplete request,
-    /// a gRPC call.
+    /// Returns whether the body is an event stream that may last forever, so that its end is not
+    /// awaited. A page sent in pieces is awaited, and so is a bidirectional exchange: an incomplete
+    /// request, a gRPC call.
     fn may_last_for_ever(&mut self) -> bool {
         match &mut self.source {
             Source::Upstream(upstream) => self.is_events && upstream.body_mut().is_none(),

@@ -17,11 +17,11 @@ pub enum RequestBody {
     Empty,
     /// The complete body, which arrived with the head.
     Whole(Bytes),
-    /// As it comes.
+    /// The body as the client sends it.
     Client {
-        /// From the client's connection.
+        /// The client's connection.
         incoming: Incoming,
-        /// Bytes that may still come.
+        /// Remaining bytes.
         left: u64,
         /// Time to wait for the next piece.
         patience: PieceTimeout,
@@ -32,7 +32,7 @@ pub enum RequestBody {
 pub struct PieceTimeout {
     /// `None` for as long as it takes.
     wait: Option<Duration>,
-    /// Made when a piece is first waited for, and used again: most bodies come in one.
+    /// Created at the first wait for a piece, then reused: most bodies arrive in one piece.
     timer: Option<Pin<Box<Sleep>>>,
     is_waiting: bool,
 }
@@ -65,7 +65,7 @@ impl From<Bytes> for RequestBody {
 }
 
 impl RequestBody {
-    /// Wraps what a client sends, which may be silent for `wait`.
+    /// Wraps a client's body; the client may be silent for `wait`.
     pub fn of(incoming: Incoming, wait: Duration) -> Self {
         if incoming.is_end_stream() {
             return Self::Empty;

@@ -67,7 +67,7 @@ impl Edge {
         self.names.invalidate();
     }
 
-    /// The current route of a host name; `None` when it is no app's.
+    /// The current route of a host name; `None` if it belongs to no app.
     pub async fn app_route(&self, name: &str) -> Result<Option<AppRoute>, EdgeError> {
         let found = self.names.find(name, self.source.as_ref()).await;
         found.map_err(|error| EdgeError::Unavailable(error.to_string()))

@@ -32,7 +32,7 @@ impl Edge {
         if let Err(FailedExchange { error: ExchangeError::Cut, rest: Resend::Repeatable }) = outcome
             && !self.stop.is_cancelled()
         {
-            // Boxed: rare, and large beside what a usual request needs.
+            // Boxed: rare, and large compared with a usual request's future.
             (site, outcome) = Box::pin(self.attempt_again(target, parts, client)).await;
         }
         match outcome {
@@ -70,7 +70,7 @@ impl Edge {
         let error = match setback.error {
             ExchangeError::Other(error) => error,
             ExchangeError::Cut => stopped(),
-            // Boxed: rare, and large beside what a usual request needs.
+            // Boxed: rare, and large compared with a usual request's future.
             ExchangeError::Dial(error) => Box::pin(self.explain(error, site.as_deref(), target)).await,
         };
         let response = error.answer(Some(target), headers);
@@ -119,7 +119,7 @@ impl Edge {
         let answer = match upgrade {
             Some(protocol) => {
                 let on_upgrade = hyper::upgrade::on(Request::from_parts(parts.clone(), ()));
-                // Boxed: rare, and large beside what a usual request needs.
+                // Boxed: rare, and large compared with a usual request's future.
                 Box::pin(exchange.upgrade(parts, protocol, on_upgrade, &self.tasks)).await
             }
             None => exchange.send(parts, body).await,
@@ -127,9 +127,9 @@ impl Edge {
         answer.map(|answer| of_guest(answer, target))
     }
 
-    /// Sends a request again that a stop of its sandbox cut off, once that is awake: no transition
-    /// of ours fails one that can be repeated. Its head is ready for the guest, and who sent it was
-    /// let in.
+    /// Repeats a request that a stop of its sandbox cut off, once the sandbox is awake: no
+    /// transition by the platform fails a repeatable request. Its head is ready for the guest, and
+    /// its client is authorized.
     pub(super) async fn attempt_again(
         &self,
         target: &Target,

@@ -56,7 +56,7 @@ impl Edge {
             }
             tried.push(at);
             if let (ExchangeError::Cut, Resend::Repeatable) = (&error, &rest) {
-                // Until now the request waited for an answer, not for a machine.
+                // Up to here the request waited for a response, not for a machine.
                 since = Instant::now();
                 cut_off.get_or_insert((at, head));
             }
@@ -77,8 +77,8 @@ impl Edge {
         }
     }
 
-    /// The answer to a request that no further machine of an app gets: by the one that a stop cut
-    /// off, if it has one, or why there is none.
+    /// The final response to a request after all of an app's machines were tried: retries the
+    /// machine that a stop cut off, if any, else reports the failure.
     async fn settle(
         &self,
         request: LoggedRequest,
@@ -93,7 +93,7 @@ impl Edge {
             && !self.stop.is_cancelled()
         {
             let again = Target { sandbox: app.sandboxes[at].clone(), ..target.clone() };
-            // Boxed: rare, and large beside what a usual request needs.
+            // Boxed: rare, and large compared with a usual request's future.
             if let (site, Ok(response)) = Box::pin(self.attempt_again(&again, &mut head, client)).await {
                 return self.conclude(request, &again, site, response);
             }

@@ -30,7 +30,7 @@ impl Edge {
         Ok(GuestTunnel::new(stream, permit))
     }
 
-    /// The same for protocols that know when work is in progress: see [`Permit::set_busy`].
+    /// The same for protocols that report work in progress: see [`Permit::set_busy`].
     pub async fn connect(&self, sandbox: &SandboxId, port: u16) -> Result<(GuestStream, Permit), EdgeError> {
         let (site, route) = self.sites.find(sandbox, self.source.as_ref()).await?;
         let permit = site.enter(&route, &self.tasks, &self.stop).await?;

@@ -20,7 +20,7 @@ use crate::limits::REQUESTS_PER_SANDBOX_MAX;
 use crate::route::{Location, Route, RouteSource, RouteUnavailable};
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-/// Everything here is on loopback; what takes this long hangs.
+/// Everything here runs on loopback; an operation that takes this long hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Loopback;
@@ -47,7 +47,7 @@ impl World {
         Self { edge: Edge::new(Arc::new(Loopback), AccessLog::open(None).unwrap()), target, program }
     }
 
-    /// Asks, while the program does its part.
+    /// Sends a request while the program serves it.
     async fn ask(
         &self,
         head: http::request::Builder,
@@ -106,7 +106,7 @@ async fn idempotent_requests_interrupted_by_a_stop_are_resent() {
     assert!(refused.headers().contains_key(header::RETRY_AFTER));
 }
 
-/// An app with so many machines, all of which are the program.
+/// An app with `machines` machines, all served by the same program.
 fn app_of(world: &World, machines: usize) -> Instances {
     let sandboxes = (0..machines).map(|_| SandboxId::random()).collect();
     Instances { sandboxes, always: machines, port: world.target.port, own_domain: false }

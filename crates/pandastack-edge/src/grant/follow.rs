@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::TrafficGrant;
 use crate::limits::IDLE_AFTER;
 
-/// Reports to the agent whether the grant is in use, and drains the grant when the agent asks for it.
+/// Reports to the agent whether the grant is in use, and drains the grant on the agent's request.
 pub(super) async fn follow(
     opened: Arc<TrafficGrant>,
     mut stream: TokioIo<Upgraded>,
@@ -26,7 +26,7 @@ pub(super) async fn follow(
                 opened.hold();
                 if byte.is_ok_and(|byte| byte == grant::HOLD) {
                     opened.drain(Duration::from_secs(grant::DRAIN_SECONDS)).await;
-                    // If the agent is gone by now, it needs no answer.
+                    // If the agent is gone, it needs no response.
                     let _ = stream.write_all(&[grant::DRAINED]).await;
                 }
                 return;
@@ -43,7 +43,7 @@ pub(super) async fn follow(
                 busy = true;
                 grant::BUSY
             }
-            // Requests were waited for by the server; what is left are tunnels.
+            // The server has waited for requests; only tunnels are left.
             () = shutdown.cancelled() => {
                 opened.hold();
                 return opened.cut.cancel();

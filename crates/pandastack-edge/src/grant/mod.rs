@@ -38,16 +38,16 @@ pub struct TrafficGrant {
     pub(crate) pools: Pools,
     /// Permits out.
     in_flight: AtomicUsize,
-    /// Permits whose answer has not begun.
+    /// Permits whose response has not started.
     unanswered: AtomicUsize,
-    /// Permits of streams that wait for their guest, which may never say more.
+    /// Permits of streams that wait for their guest, which may never send more.
     resting: AtomicUsize,
     born: Instant,
     /// When bytes last moved on one of those, in milliseconds since `born`.
     moved_ms: AtomicU64,
     /// Whether there was activity since the last report to the agent.
     moved: AtomicBool,
-    /// Whether the agent was last told that the grant is idle.
+    /// Whether the last report to the agent marked the grant idle.
     idle: AtomicBool,
     activity: Notify,
     held: AtomicBool,
@@ -55,7 +55,7 @@ pub struct TrafficGrant {
     drained: Notify,
     /// Ends streams that have nothing in progress.
     closing: CancellationToken,
-    /// Ends whatever is still in progress.
+    /// Ends everything still in progress.
     pub(crate) cut: CancellationToken,
 }
 
@@ -90,7 +90,8 @@ impl TrafficGrant {
         }
     }
 
-    /// Asks the agent for a grant, which wakes a sleeping sandbox. The agent is listened to until either side closes.
+    /// Requests a grant from the agent, which wakes a sleeping sandbox. Follows the agent's
+    /// messages until either side closes.
     pub async fn open(
         client: AgentClient,
         sandbox: SandboxId,
@@ -99,7 +100,7 @@ impl TrafficGrant {
         tasks: &TaskTracker,
         shutdown: &CancellationToken,
     ) -> Result<Arc<Self>, AgentError> {
-        // From before the agent is asked: it may have withdrawn the grant while this process stood still.
+        // Taken before the request: the agent may withdraw the grant while this process is stalled.
         let epoch = Epoch::now();
         let call = OpenGrant::new(sandbox.clone(), GrantQuery { wake: Some(wake) });
         let options = CallOptions::on_sandbox(incarnation, HELD_WAIT);
@@ -116,7 +117,7 @@ impl TrafficGrant {
 
     /// A permit for one request, stream or tunnel.
     pub fn enter(self: &Arc<Self>) -> Result<Permit, PermitError> {
-        // Counted before the look, so that a drain that begins in between waits for this one.
+        // Counted before the check, so that a drain that starts in between waits for this permit.
         let before = self.in_flight.fetch_add(1, Ordering::SeqCst);
         self.unanswered.fetch_add(1, Ordering::SeqCst);
         let permit = Permit::new(Arc::clone(self), true);
@@ -161,8 +162,8 @@ impl TrafficGrant {
             tracing::info!("requests did not finish before their sandbox stopped; closing them");
         }
         self.cut.cancel();
-        // Long enough for a word to the guest. What holds its permit longer waits for its client,
-        // or streams without a pause.
+        // Long enough for a last message to the guest. A permit held for longer waits for its
+        // client, or streams without a pause.
         let _ = tokio::time::timeout(PARTING_WAIT, self.emptied()).await;
         self.pools.clear();
     }

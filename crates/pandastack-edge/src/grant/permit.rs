@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::TrafficGrant;
 
-/// Why no permit was given.
+/// Reason why no permit was issued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PermitError {
     /// The grant closed; the next one may be opened.
@@ -25,7 +25,7 @@ pub struct Permit {
     is_resting: bool,
     /// Whether the stream waits for its guest.
     is_waiting: bool,
-    /// Whether the guest of this stream takes none of its bytes.
+    /// Whether the guest of this stream has stopped reading.
     is_stuck: bool,
 }
 
@@ -40,15 +40,15 @@ impl Permit {
         &self.grant
     }
 
-    /// The answer has begun: from now on only moving bytes keep the sandbox awake.
+    /// The response has started: from now on only transferred bytes keep the sandbox awake.
     pub fn answered(&mut self) {
         if std::mem::take(&mut self.unanswered) {
             self.grant.unanswered.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
-    /// One more, for work that continues after the answer. Also given while the grant is held: what began
-    /// may continue until it is cut.
+    /// Issues another permit, for work that continues after the response. Works even while the
+    /// grant is held: started work may continue until it is cut.
     pub(crate) fn duplicate(&self) -> Permit {
         self.grant.in_flight.fetch_add(1, Ordering::SeqCst);
         self.grant.note_activity();
@@ -67,7 +67,7 @@ impl Permit {
             return;
         }
         if is_resting {
-            // Before it is counted: what moved until now must not be taken for stillness.
+            // Before it counts as resting: traffic up to now must not look like inactivity.
             self.grant.note_moved();
             self.grant.resting.fetch_add(1, Ordering::SeqCst);
             self.grant.notify_drained();
@@ -76,7 +76,7 @@ impl Permit {
         }
     }
 
-    /// A stream was read from, or its guest had nothing to say.
+    /// Records that a stream was read from, or that its guest had no data.
     pub(crate) fn note_read(&mut self, is_pending: bool) {
         self.is_waiting = is_pending;
         self.set_resting(self.is_waiting && !self.is_stuck);
@@ -95,8 +95,8 @@ impl Permit {
         }
     }
 
-    /// For streams whose protocol tells when work is in progress: while it is, the sandbox stays
-    /// awake though no byte moves.
+    /// For streams whose protocol reports work in progress: during it, the sandbox stays awake even
+    /// without traffic.
     pub fn set_busy(&mut self, busy: bool) {
         self.grant.note_activity();
         if !busy {
@@ -112,7 +112,7 @@ impl Permit {
         self.grant.closing.clone()
     }
 
-    /// Cancelled when whatever is still in progress ends now.
+    /// Cancelled to end everything still in progress.
     pub fn cut(&self) -> CancellationToken {
         self.grant.cut.clone()
     }

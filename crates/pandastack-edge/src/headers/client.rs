@@ -48,8 +48,8 @@ impl Client {
         self.secure
     }
 
-    /// Writes the header lines that describe the client to a guest. Of a usual request that is half
-    /// of its headers, so they are not put into its map first.
+    /// Writes the header lines that describe the client to a guest. They are half of a usual
+    /// request's headers, so they are not inserted into its map first.
     pub(crate) fn write_lines(&self, host: &HeaderValue, out: &mut Vec<u8>) {
         let host = host.as_bytes();
         let end: &[u8] = if self.secure { b"\";proto=https\r\n" } else { b"\";proto=http\r\n" };
@@ -69,7 +69,7 @@ impl Client {
             (FORWARDED_FOR, HeaderValue::from_str(&self.text)),
             (FORWARDED, HeaderValue::from_bytes(&forwarded)),
         ];
-        // An address is always a valid value, and so is what can be quoted.
+        // An address is always a valid header value, and so is text that can be quoted.
         headers.extend(told.into_iter().filter_map(|(name, value)| Some((name, value.ok()?))));
         headers.insert(FORWARDED_HOST, host.clone());
         headers.insert(FORWARDED_PORT, HeaderValue::from(self.port));

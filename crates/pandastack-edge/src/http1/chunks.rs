@@ -12,7 +12,7 @@ use hyper::body::Frame;
 use super::lines::{Malformed, end_of_head, header_map, malformed};
 use crate::limits::HEADER_LINES_MAX;
 
-/// Longest line with a chunk's size and its extensions, which nobody uses.
+/// Longest line with a chunk's size and its extensions, which are not used in practice.
 const SIZE_LINE_BYTES_MAX: usize = 1024;
 /// All trailers of an answer.
 const TRAILER_BYTES_MAX: usize = 16 * 1024;
@@ -94,7 +94,7 @@ fn parse_size(line: &[u8]) -> Option<u64> {
     if !rest.is_empty() && !is_extended {
         return None;
     }
-    // Neither a sign nor an empty text is left for it to take.
+    // Only hexadecimal digits are left: no sign, which this would accept. Empty text is an error.
     u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 

@@ -6,8 +6,8 @@
 //!      +------ anything else ----+--> the rest of the connection is the library's
 //! ```
 //!
-//! Must hold: the connection is given up between two messages only, with every byte that was read and not
-//! answered, so whoever continues with it sees nothing of what was here.
+//! Must hold: the connection is handed to the library only between two messages, together with
+//! every byte that was read but not answered, so the library sees no trace of earlier requests.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -29,7 +29,8 @@ use crate::limits::HEAD_BYTES_MAX;
 
 /// Room for a read, made when less than [`ROOM_BYTES_MIN`] is left.
 const READ_BYTES: usize = 8 * 1024;
-/// Of an earlier read: while a request is in flight its head holds on to the buffer, and a new one for every read costs.
+/// Free bytes of the buffer below which a new one is allocated. While a request is in flight its
+/// head keeps the buffer alive, and allocating one for every read is expensive.
 const ROOM_BYTES_MIN: usize = 1024;
 
 /// A plain request.
@@ -65,7 +66,7 @@ pub(crate) struct ResponseForm {
 pub(crate) enum NextRequest {
     /// A plain request.
     Plain(PlainRequest),
-    /// A request that is not plain, and is still to be read.
+    /// A request that is not plain; it has not been consumed.
     Other,
     /// The end.
     Closed,
@@ -135,7 +136,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
         self.input = input;
     }
 
-    /// Returns whether anything came.
+    /// Returns whether any bytes arrived.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         if self.input.capacity() - self.input.len() < ROOM_BYTES_MIN {
             self.input.reserve(READ_BYTES);
@@ -193,7 +194,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
 
     /// Ends the connection in an orderly way.
     pub(crate) fn poll_close(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        // A client that is gone needs no farewell.
+        // A client that is gone needs no shutdown.
         Pin::new(&mut self.stream).poll_shutdown(context).map(drop)
     }
 

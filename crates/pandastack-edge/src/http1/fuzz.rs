@@ -96,8 +96,8 @@ fn client() -> Client {
     Client::new([203, 0, 113, 9].into(), 443, true)
 }
 
-/// A guest's response. The first byte is the size of the pieces and says whether the request was HEAD. The
-/// response is the same however it is cut, and cookies that pass are confined.
+/// A guest's response. The first byte is the size of the pieces and whether the request was HEAD.
+/// The response is the same for any split, and its cookies are confined.
 pub fn answer(data: &[u8]) {
     let Some((first, bytes)) = data.split_first() else { return };
     let method = if first & 0x80 != 0 { Method::HEAD } else { Method::GET };
@@ -125,7 +125,7 @@ fn check_cookies(headers: &HeaderMap) {
     assert_eq!(confined, again);
 }
 
-/// A client's request. What is taken for plain goes to the guest as exactly one request, with one length.
+/// A client's request. A plain request reaches the guest as exactly one request, with one length.
 pub fn request(data: &[u8]) {
     let Some(end) = end_of_head(data, 0) else { return };
     for seen in [end / 3, end.saturating_sub(1)] {

@@ -12,10 +12,10 @@ pub(super) fn malformed(what: impl ToString) -> Malformed {
     Malformed(what.to_string())
 }
 
-/// The place after the empty line that ends a head or a block of trailers, if it came. The bytes
-/// before `from` were already searched.
+/// The position after the empty line that ends a head or a block of trailers; `None` if it has not
+/// arrived. The bytes before `from` were already searched.
 pub(super) fn end_of_head(bytes: &[u8], from: usize) -> Option<usize> {
-    // An end of line among the last two of them may be completed by what came since.
+    // New bytes may complete a line ending that starts in the last two of them.
     let from = from.saturating_sub(2);
     memchr::memchr_iter(b'\n', bytes.get(from..)?).map(|at| from + at + 1).find_map(|line| {
         match bytes.get(line..)? {

@@ -7,8 +7,8 @@ use super::lines::write_line;
 use super::send::Length;
 use crate::headers::Client;
 
-/// Writes a request's head, with the headers that describe the client. The body's length is stated
-/// as given, whatever the headers say.
+/// Writes a request's head, with the headers that describe the client. The body's length comes from
+/// `length`, not from the headers.
 pub(super) fn write_request(parts: &Parts, client: &Client, length: Length, out: &mut Vec<u8>) {
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     for piece in [parts.method.as_str(), " ", path, " HTTP/1.1\r\n"] {

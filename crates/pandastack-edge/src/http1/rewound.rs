@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A stream that begins with bytes that were read from it before.
+/// A stream that starts with bytes that were already read from it.
 pub(crate) struct RewoundStream<S> {
     read: Bytes,
     stream: S,
@@ -33,8 +33,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for RewoundStream<S> {
         self.read.advance(taken);
         if self.read.is_empty() {
             self.read = Bytes::new();
-            // With what came since, as one read would have it: a server that takes a body for unread closes the connection. The
-            // next read tells of an end or an error.
+            // Include bytes that arrived since, as a single read would: a server that considers a
+            // body unread closes the connection. The next read reports an end or an error.
             let _ = Pin::new(&mut self.stream).poll_read(context, buffer);
         }
         Poll::Ready(Ok(()))

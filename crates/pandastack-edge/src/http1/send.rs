@@ -18,24 +18,24 @@ const COPIED_BYTES_MAX: usize = 2 * 1024;
 pub(super) enum Length {
     /// In the head.
     Known(u64),
-    /// By chunks, which carry their lengths.
+    /// Chunked, with a length per chunk.
     Chunked,
 }
 
-/// A message on its way. Written in order: `head`, `piece`, `tail`.
+/// A message being sent. Written in order: `head`, `piece`, `tail`.
 pub(super) struct Sending<B> {
     /// Bytes before the piece: the message's head, or a chunk's size.
     head: Vec<u8>,
     /// Number of bytes of it that are written.
     head_written: usize,
-    /// Of the body.
+    /// The current piece of the body.
     piece: Bytes,
     /// Bytes after the piece: the end of a chunk.
     tail: &'static [u8],
     /// The rest of the body, and its length if that was stated.
     body: Option<(B, Length)>,
-    /// Whether the stream has passed on all that was written: TLS keeps bytes that its socket did
-    /// not take.
+    /// Whether the stream has flushed everything written: TLS buffers bytes that its socket did not
+    /// accept.
     is_flushed: bool,
     /// The other side took no more, or the body broke off.
     is_broken: bool,
@@ -70,7 +70,7 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
         self.body = (!body.is_end_stream()).then_some((body, length));
     }
 
-    /// The body, while there is more of it to come.
+    /// The body, until its end.
     pub(super) fn body_mut(&mut self) -> Option<&mut B> {
         self.body.as_mut().map(|(body, _)| body)
     }
@@ -127,7 +127,8 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
             Some(frame) => frame?,
             None => return Poll::Ready(self.end()),
         };
-        // Trailers are not passed on: whoever adds them to the headers would take a client's word for ours.
+        // Trailers are not forwarded: a server that merges them into the headers could mistake a
+        // client's values for ours.
         let Ok(piece) = frame.into_data() else { return Poll::Ready(Ok(())) };
         match length {
             Length::Known(left) => {

@@ -3,11 +3,11 @@
 //! ```text
 //!   idle --begin--> asked --poll_answer--> answering --poll_frame--> over --is_reusable--> idle
 //!                     |                        |
-//!                     +---- the request's body goes on being sent ----
+//!                     +---- the request's body is still being sent ----
 //! ```
 //!
-//! Must hold: nothing is taken for an answer's end that is not one; a connection is used again only after it sent all of a
-//! request, got all of an answer and not a byte more.
+//! Must hold: only the real end of a response counts as its end; a connection is reused only after
+//! it sent a whole request, and received a whole response and not a byte more.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
@@ -31,7 +31,7 @@ use crate::limits::HEAD_BYTES_MAX;
 /// Room for a read: a usual answer with its head. It grows up to [`HEAD_BYTES_MAX`] for an answer that fills it.
 const READ_BYTES: usize = 8 * 1024;
 
-/// Reason why there is no answer, or no more of it.
+/// Reason why a response is missing or incomplete.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UpstreamError {
     /// Before the first byte of an answer. The guest may have closed it without seeing the request.
@@ -72,7 +72,7 @@ pub(crate) struct Upstream<S, B> {
     /// The guest lets the connection be used again.
     is_kept: bool,
     /// Whether the connection carried an earlier request, so that the guest may have closed it
-    /// meanwhile.
+    /// since.
     pub(crate) is_reused: bool,
 }
 
@@ -204,7 +204,7 @@ where
         }
     }
 
-    /// The request's body, while there is more of it to come.
+    /// The request's body, until its end.
     pub(crate) fn body_mut(&mut self) -> Option<&mut B> {
         self.sending.body_mut()
     }
@@ -214,7 +214,7 @@ where
         self.left.is_over()
     }
 
-    /// Length of the rest of the answer, as far as it is known.
+    /// Length of the rest of the response, as far as it is known.
     pub(crate) fn size_hint(&self) -> SizeHint {
         match self.left {
             Framing::Length(left) => SizeHint::with_exact(left),
@@ -246,7 +246,7 @@ where
         Pin::new(&mut self.stream).poll_read(&mut context, &mut byte).is_pending()
     }
 
-    /// The stream, and what the guest already sent after its head.
+    /// The stream, and the bytes that the guest already sent after its head.
     pub(crate) fn into_stream(self) -> (S, Bytes) {
         (self.stream, self.input.freeze())
     }

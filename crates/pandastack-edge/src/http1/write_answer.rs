@@ -28,7 +28,7 @@ impl Date {
     }
 }
 
-/// The body that is sent after a head, and the length that the head tells, if it tells one.
+/// The body to send after a head, and the length in the head, if any.
 pub(super) fn body_of(
     head: &Parts,
     body: ResponseBody,
@@ -52,7 +52,7 @@ fn declared_length(head: &Parts) -> Option<Length> {
     head.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok().map(Length::Known)
 }
 
-/// Writes an answer's head. The body's length is stated here, whatever the headers say.
+/// Writes an answer's head. The body's length is set here, regardless of the headers.
 pub(super) fn write_answer(
     head: &Parts,
     length: Option<Length>,

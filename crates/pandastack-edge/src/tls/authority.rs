@@ -38,7 +38,7 @@ const AUTHORITY_YEARS: i32 = 10;
 const LEAF_DAYS: i32 = 90;
 /// A certificate is created again after so long.
 const LEAF_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
-/// Certificates kept. When full all are forgotten, and made again as they are asked for.
+/// Certificates kept. When full, all are dropped, and created again on request.
 const LEAVES_MAX: usize = 1024;
 /// Longest name a certificate is made for.
 const NAME_BYTES_MAX: usize = 253;
@@ -84,7 +84,7 @@ impl LocalAuthority {
             |reason: rcgen::Error| TlsError::Making { name: name.to_owned(), reason: reason.to_string() };
         let mut names = vec![name.to_owned()];
         if name == NAME_DEFAULT {
-            // Who connects by an address names no host.
+            // A client that connects by address sends no host name.
             names.extend(LOOPBACK.map(str::to_owned));
         }
         let mut params = CertificateParams::new(names).map_err(fail)?;
@@ -122,8 +122,9 @@ impl Certificates for LocalAuthority {
     }
 }
 
-/// The name whose certificate serves this one: previews of a domain share one. `*.localhost` is no name that clients
-/// accept a wildcard for, so those have one each.
+/// The name whose certificate covers this one: previews of a domain share a wildcard certificate.
+/// Clients do not accept the wildcard `*.localhost`, so names below `localhost` have separate
+/// certificates.
 fn covering(name: &str) -> String {
     match name.split_once('.') {
         Some((_, domain)) if domain.contains('.') => format!("*.{domain}"),
@@ -141,7 +142,7 @@ fn make(path: &Path, key_path: &Path) -> Result<KeyPair, TlsError> {
     if let Some(dir) = path.parent() {
         std::fs::create_dir_all(dir).map_err(|reason| TlsError::File { path: dir.to_owned(), reason })?;
     }
-    // The key last: without it nothing is there, and the next start creates both again.
+    // Write the key last: without it, the next start creates both again.
     write(path, 0o644, &certificate.pem())?;
     write(key_path, 0o600, &key.serialize_pem())?;
     Ok(key)
@@ -160,7 +161,7 @@ fn write(path: &Path, mode: u32, text: &str) -> Result<(), TlsError> {
     written.map_err(|reason| TlsError::File { path: path.to_owned(), reason })
 }
 
-/// The same every time, so that the authority needs to be read back from its key alone.
+/// Always the same, so that the authority can be restored from its key alone.
 fn authority_params() -> Result<CertificateParams, TlsError> {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, AUTHORITY_NAME);
@@ -170,7 +171,7 @@ fn authority_params() -> Result<CertificateParams, TlsError> {
     Ok(params)
 }
 
-/// From yesterday, for clients whose clock is behind, until some day.
+/// Valid from yesterday, for clients whose clock is behind.
 fn validity(until: impl FnOnce(Date) -> Date) -> (time::OffsetDateTime, time::OffsetDateTime) {
     let today = Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
     let day = |date: Date| rcgen::date_time_ymd(date.year().into(), date.month() as u8, date.day() as u8);

@@ -1,6 +1,7 @@
 //! A certificate and key in two files, reloaded when they change.
 //!
-//! Must hold: whatever the files hold meanwhile, there is a certificate: what was read before stays until both files are good.
+//! Must hold: the certificate in use stays until both files are valid, even while they are being
+//! replaced.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -14,10 +15,10 @@ use rustls::sign::CertifiedKey;
 
 use super::{Certificates, TlsError, certified};
 
-/// Shortest time between two checks of the files, which happen when a connection comes.
+/// Shortest interval between checks of the files, which new connections trigger.
 const CHECK_AFTER: Duration = Duration::from_secs(1);
 
-/// One certificate from two files, whatever the name.
+/// One certificate from two files, served for every name.
 #[derive(Debug)]
 pub struct FileCertificates {
     chain: PathBuf,
@@ -48,7 +49,7 @@ type Marks = [Option<Mark>; 2];
 impl FileCertificates {
     /// Reads a chain (the server's own certificate first) and its key, both PEM.
     pub fn read(chain: &Path, key: &Path) -> Result<Self, TlsError> {
-        // Before the files are read: what changes meanwhile is read again.
+        // Taken before the files are read, so that a change during the read causes another read.
         let marks = marks(chain, key);
         let pair = Pair { certified: read_pair(chain, key)?, marks, refused: None, looked: Instant::now() };
         Ok(Self { chain: chain.to_owned(), key: key.to_owned(), pair: Mutex::new(pair) })
@@ -64,7 +65,7 @@ impl FileCertificates {
                 tracing::info!(chain = %self.chain.display(), "loaded a new certificate");
                 *pair = Pair { certified, marks, refused: None, looked: pair.looked };
             }
-            // One of the files may not be written yet: it is retried, and said once.
+            // One of the files may not be written yet: retry, and log it once.
             Err(error) => {
                 if pair.refused.replace(marks) != Some(marks) {
                     tracing::warn!(

@@ -1,8 +1,8 @@
 //! TLS: chooses the certificate of a connection, and detects TLS or plain HTTP on one address.
 //!
 //! Certificates come from an implementation of [`Certificates`]: two files that may be replaced at
-//! any time ([`FileCertificates`]), or an authority of this installation that makes one for each
-//! name it is asked for ([`LocalAuthority`]). One that asks a public authority fits the same trait.
+//! any time ([`FileCertificates`]), or an authority of this installation that creates one for each
+//! requested name ([`LocalAuthority`]). A client of a public authority fits the same trait.
 
 mod authority;
 mod files;
@@ -27,10 +27,10 @@ pub use files::FileCertificates;
 
 /// Longest time for a client's side of the handshake.
 pub const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
-/// First byte of a TLS connection: a handshake record. No HTTP method begins so.
+/// First byte of a TLS connection: a handshake record. No HTTP method starts with it.
 const HANDSHAKE_RECORD: u8 = 0x16;
 
-/// Why there is no TLS.
+/// Reason why TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read or written.
@@ -52,7 +52,7 @@ pub enum TlsError {
         /// Reason.
         reason: String,
     },
-    /// The key does not belong to the certificate, or is of a kind that is not supported.
+    /// The key does not belong to the certificate, or is of an unsupported kind.
     #[error("TLS: the key does not match the certificate: {0}")]
     Mismatch(String),
     /// A certificate could not be made.
@@ -128,8 +128,8 @@ impl ResolvesServerCert for ByName {
     }
 }
 
-/// Returns whether the client begins a TLS handshake. Waits for its first byte, and leaves it
-/// there.
+/// Returns whether the client begins a TLS handshake. Waits for its first byte without consuming
+/// it.
 pub async fn is_tls(stream: &TcpStream, patience: Duration) -> io::Result<bool> {
     let mut first = [0];
     let read = tokio::time::timeout(patience, stream.peek(&mut first)).await??;

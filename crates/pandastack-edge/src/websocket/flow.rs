@@ -24,7 +24,7 @@ pub(super) struct Flow {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Passing,
-    /// The one side said its last byte; the other is to be told.
+    /// One side has sent its last byte; the end is still to be forwarded.
     Ending,
     Over,
 }

@@ -17,7 +17,7 @@ const MASK_BYTES: u64 = 4;
 /// One direction of a WebSocket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Frames {
-    /// The length, as far as it is known; then what is still to come of key and payload.
+    /// The part of the length read so far; then the remaining bytes of key and payload.
     left: u64,
     part: Part,
     /// The frame in progress is a close frame.
@@ -30,13 +30,13 @@ enum Part {
     #[default]
     First,
     Second,
-    /// A long length, of which so many bytes are to come.
+    /// An extended length, of which `bytes` bytes are missing.
     Length {
         bytes: u8,
         is_masked: bool,
     },
     Payload,
-    /// This is no WebSocket.
+    /// The bytes are not valid WebSocket frames.
     Lost,
 }
 
@@ -122,7 +122,7 @@ impl Frames {
 
     fn begin_payload(&mut self, length: u64, is_masked: bool) {
         self.left = length;
-        // The first bit of a length is never set; one that has it was not written as a length.
+        // The first bit of a length is never set, so these bytes are not a length.
         if i64::try_from(length).is_err() {
             self.part = Part::Lost;
             return;
@@ -154,7 +154,7 @@ mod tests {
             }
         }
         bytes.extend(if is_masked { &[1, 2, 3, 4][..] } else { &[] });
-        // As a payload that looks like the heads of close frames.
+        // A payload that looks like heads of close frames.
         bytes.resize(bytes.len() + length, CLOSE);
         bytes
     }
@@ -164,7 +164,8 @@ mod tests {
         for length in [0, 1, 125, 126, 127, 300, 0xffff, 0x1_0000] {
             for is_masked in [false, true] {
                 let bytes = frame(TEXT, length, is_masked);
-                // Every split of what is not too long for that, and those around the head of what is.
+                // Every split of short frames; for long ones, every split around the head and a
+                // sample of the rest.
                 for split in (1..bytes.len()).filter(|at| *at < 400 || at % 997 == 0) {
                     let mut frames = Frames::default();
                     assert!(frames.is_between());

@@ -28,11 +28,11 @@ use flow::{CloseNotice, Flow};
 
 /// "Going away" (RFC 6455, 7.4.1), with a reason that browsers show to their page: 25 bytes.
 const CLOSE_TO_CLIENT: &[u8] = b"\x88\x1b\x03\xe9going away; connect again";
-/// The same without a reason, to be masked.
+/// The same status code without a reason, to be masked.
 const GOING_AWAY: [u8; 2] = 1001_u16.to_be_bytes();
 
-/// A WebSocket that is passed on. `guest` is kept until the last byte to it is sent, and so is the
-/// permit that keeps its sandbox awake.
+/// A relayed WebSocket. `guest` is kept until the last byte to it is sent, and so is the permit
+/// that keeps its sandbox awake.
 pub(crate) struct Relay<C, G> {
     client: C,
     guest: G,
@@ -45,8 +45,8 @@ where
     C: AsyncRead + AsyncWrite + Unpin,
     G: AsyncRead + AsyncWrite + Unpin,
 {
-    /// Between two streams. `said` holds the bytes that went from guest to client since their
-    /// heads.
+    /// Relays between two streams. `said` holds the bytes that the guest has already sent to the
+    /// client after the heads.
     pub(crate) fn new(client: C, guest: G, said: &[u8]) -> Self {
         let mut to_client = Flow::new();
         to_client.note(said);
@@ -61,7 +61,7 @@ where
                     tracing::debug!(%error, "a WebSocket broke");
                 }
             }
-            // Boxed: its timers would be kept for every WebSocket.
+            // Boxed: otherwise every WebSocket would hold space for its timers.
             () = cut.cancelled() => Box::pin(self.part()).await,
         }
     }
@@ -75,7 +75,7 @@ where
     async fn part(self) {
         let Self { mut client, mut guest, mut to_client, mut to_guest } = self;
         let ended = poll_fn(|context| to_client.poll_end_frame(context, &mut guest, &mut client));
-        // Whether it did is asked of the flow.
+        // The flows record whether the frame ended.
         let _ = timeout(FRAME_WAIT, ended).await;
         let (client_parting, guest_parting) = (to_client.parting(), to_guest.parting());
         let close_to_guest = close_to_guest();
@@ -86,9 +86,9 @@ where
     }
 }
 
-/// Sends a close frame to one side, and closes its connection when it replied or timed out. Meanwhile its
-/// bytes are read, because a connection that is closed with unread bytes is reset, and a reset overtakes
-/// sent bytes.
+/// Sends a close frame to one side, and closes its connection once it replies or times out. Keeps
+/// reading until then, because closing a connection with unread bytes resets it, and a reset
+/// overtakes sent bytes.
 async fn leave(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     parting: CloseNotice,
@@ -219,7 +219,7 @@ mod tests {
         world.ask(&ASKED[..7]).await;
         world.cut.cancel();
         tokio::task::yield_now().await;
-        // The beginning of another one comes with its end, and is not passed on.
+        // The end of the frame arrives together with the start of another, which is not forwarded.
         world.guest.write_all(&[&HELLO[3..], HELLO].concat()).await.unwrap();
         expect(&mut world.client, &HELLO[3..]).await;
         assert_eq!(rest(&mut world.client).await, CLOSE_TO_CLIENT);
@@ -255,7 +255,7 @@ mod tests {
         let began = Instant::now();
         world.cut.cancel();
         expect(&mut world.client, CLOSE_TO_CLIENT).await;
-        // Bytes already in flight are no answer.
+        // Bytes already in flight do not count as a reply.
         world.client.write_all(ASKED).await.unwrap();
         assert!(rest(&mut world.client).await.is_empty());
         assert!(began.elapsed() >= CLOSE_WAIT);

@@ -106,7 +106,7 @@ async fn a_stalled_body_times_out() {
     let (port, _) = edge.upstream(measuring()).await;
     for length in ["Content-Length: 100", "Transfer-Encoding: chunked"] {
         let began = Instant::now();
-        // The beginning of a body, whichever way its length is told.
+        // The beginning of a body, with either kind of length.
         let request = format!("POST / HTTP/1.1\r\nHost: {}\r\n{length}\r\n\r\n4\r\nabcd\r\n", host(port));
         let answer = edge.raw(&request).await;
         assert!(answer.starts_with("HTTP/1.1 408"), "{length}: {answer}");
@@ -153,7 +153,7 @@ async fn a_client_that_reads_nothing_times_out() {
     let wait = Duration::from_millis(300);
     let mut edge = TestEdge::start_patient(wait).await;
     let (port, mut ends) = endless(&mut edge).await;
-    // The second is not plain, so the library answers it.
+    // The second request is not plain, so the library answers it.
     for rest in ["\r\n", "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"] {
         let began = Instant::now();
         let mut stream = edge.connect().await;

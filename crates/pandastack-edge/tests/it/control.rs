@@ -1,4 +1,4 @@
-//! An edge of its own asks control servers, and the next one when one is gone.
+//! A standalone edge queries control servers, and fails over to the next one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 pub const ID: &str = "3f2b0c1e-7d7f-4c58-9d0e-0d2b7a0f9a55";
-/// Everything here is on loopback; what takes this long hangs.
+/// Everything here runs on loopback; an operation that takes this long hangs.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 struct OneSandbox;
@@ -46,7 +46,8 @@ impl TestEdge {
         Self::start_patient(PATIENCE).await
     }
 
-    /// One that waits for so long for a head, within a body, on a kept connection and for a client that takes nothing.
+    /// An edge with this timeout for a head, within a body, on an idle connection and for a client
+    /// that does not read.
     pub async fn start_patient(wait: Duration) -> Self {
         Self::start_with(Arc::new(OneSandbox), wait).await
     }
@@ -112,7 +113,7 @@ impl TestEdge {
         TcpStream::connect(self.address).await.unwrap()
     }
 
-    /// Likewise, but says at once that nothing more follows.
+    /// Likewise, but closes the sending side at once.
     pub async fn raw_half_closed(&self, request: &str) -> String {
         let mut stream = self.connect().await;
         stream.write_all(request.as_bytes()).await.unwrap();
@@ -122,7 +123,7 @@ impl TestEdge {
         String::from_utf8_lossy(&answer).into_owned()
     }
 
-    /// Sends bytes on a fresh connection and reads what comes until it is closed.
+    /// Sends bytes on a new connection and reads until it is closed.
     pub async fn raw(&self, request: &str) -> String {
         let mut stream = self.connect().await;
         stream.write_all(request.as_bytes()).await.unwrap();

@@ -114,7 +114,7 @@ impl World {
     }
 }
 
-/// Serves the requests of one connection; each comes in one piece.
+/// Serves the requests of one connection; each arrives in one piece.
 async fn serve(
     mut stream: TcpStream,
     number: u8,

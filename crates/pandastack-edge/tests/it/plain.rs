@@ -26,7 +26,7 @@ fn request(port: u16, line: &str, rest: &str) -> String {
     format!("{line} HTTP/1.1\r\nHost: {}\r\n{rest}", host(port))
 }
 
-/// Sends, and reads until `expect` came at the end.
+/// Sends a request, and reads until the data ends with `expect`.
 async fn exchange(stream: &mut TcpStream, request: &str, expect: &str) -> String {
     stream.write_all(request.as_bytes()).await.unwrap();
     read_until(stream, |text| text.ends_with(expect)).await
@@ -129,7 +129,7 @@ async fn a_response_of_unknown_length_is_chunked() {
     let stream_of =
         || async { Body::from_stream(futures::stream::iter(["one", "two"].map(Ok::<_, String>))) };
     let (chunked, _) = edge.upstream(Router::new().fallback(stream_of)).await;
-    // As HTTP/1.0 does it: the end of the connection is the end of the body.
+    // As in HTTP/1.0: the end of the connection is the end of the body.
     let until_close = edge
         .raw_upstream(|mut stream| async move {
             read_until(&mut stream, |text| text.ends_with("\r\n\r\n")).await;

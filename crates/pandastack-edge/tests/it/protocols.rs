@@ -61,7 +61,7 @@ async fn a_guest_closing_a_pooled_connection_loses_no_request() {
     let mut edge = TestEdge::start().await;
     let served = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&served);
-    // Promises to keep the connection and closes it when the second request is on its way.
+    // Announces keep-alive, but closes the connection when the second request is in flight.
     let port = edge
         .raw_upstream(move |mut stream| {
             let counter = Arc::clone(&counter);
@@ -92,7 +92,7 @@ async fn bodies_stream_in_both_directions_concurrently() {
     for word in ["one", "two", "three"] {
         let chunk = format!("{:x}\r\n{word}\r\n", word.len());
         stream.write_all(chunk.as_bytes()).await.unwrap();
-        // The answer to a piece comes before the next is sent.
+        // The reply to a piece arrives before the next piece is sent.
         read_until(&mut stream, |text| text.contains(word)).await;
     }
     stream.write_all(b"0\r\n\r\n").await.unwrap();

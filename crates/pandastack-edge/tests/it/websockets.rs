@@ -1,4 +1,4 @@
-//! End of WebSockets when their sandbox goes away.
+//! End of WebSockets when their sandbox stops.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ use crate::harness::{PATIENCE, TestEdge, host, read_until};
 struct Agent {
     client: AgentClient,
     hold: Arc<Notify>,
-    /// The edge said that nothing is in progress any more.
+    /// The edge reported that it has drained.
     drained: Arc<Notify>,
     _directory: TempDir,
     _tasks: JoinSet<()>,
@@ -79,7 +79,7 @@ impl RouteSource for Agent {
     }
 }
 
-/// An upgraded connection: the client's end and the guest's, after the guest said `said`.
+/// An upgraded connection: the client's end and the guest's, after the guest sent `said`.
 async fn open(edge: &mut TestEdge, protocol: &'static str, said: &'static [u8]) -> (TcpStream, TcpStream) {
     let (sender, mut guests) = mpsc::channel(1);
     let port = edge
@@ -140,9 +140,9 @@ async fn a_cut_websocket_ends_with_a_close_frame() {
     let told = read(&mut guest, 8).await;
     assert_eq!(told[..2], [0x88, 0x82], "masked, as a client's");
     assert_eq!([told[6] ^ told[2], told[7] ^ told[3]], 1001_u16.to_be_bytes());
-    // Both answer, and then it is the edge that closes.
+    // Both sides reply, and then the edge closes.
     client.write_all(b"\x88\x82\0\0\0\0\x03\xe9").await.unwrap();
-    // A guest is not waited for for long.
+    // The edge waits for a guest only briefly.
     let answered = guest.write_all(b"\x88\x02\x03\xe9").await.is_ok();
     assert!(rest(&mut client).await.is_empty());
     assert!(!answered || rest(&mut guest).await.is_empty());
@@ -171,7 +171,7 @@ async fn an_upgraded_connection_may_stall_with_bytes_in_flight() {
         let (mut client, mut guest) = open(&mut edge, protocol, b"").await;
         let mut written = 0;
         let piece = vec![7_u8; 64 * 1024];
-        // Until nobody takes any more, and for much longer than an answer would have.
+        // Write until the buffers are full, and for much longer than a response's timeout.
         while let Ok(more) = tokio::time::timeout(3 * wait, guest.write(&piece)).await {
             written += more.unwrap();
         }

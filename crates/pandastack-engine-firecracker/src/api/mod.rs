@@ -23,7 +23,7 @@ use crate::limits::{ANSWER_BYTES_MAX, COMMAND_MAX, LOAD_MAX, PAUSE_MAX, SNAPSHOT
 use crate::socket;
 use types::{Instance, SnapshotCreate, SnapshotLoad, VmState, VmUpdate};
 
-/// Why a call failed.
+/// Reason why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
     /// The socket has no listener: the process exited or the socket was removed.

@@ -25,7 +25,7 @@ pub enum InstanceState {
     Running,
 }
 
-/// `PUT /logger`. Without a path, messages go where they went before.
+/// `PUT /logger`. Without a path, the destination of messages is unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Logger {
     /// Least severity that is logged.
@@ -100,7 +100,7 @@ pub struct BootSource {
 /// Handling of a guest's disk flushes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum CacheType {
-    /// No: what a guest writes survives its machine, not its host.
+    /// Flushes are ignored: a guest's writes survive its machine, not its host.
     Unsafe,
     /// Yes.
     Writeback,

@@ -1,4 +1,4 @@
-//! The client against hand-written exchanges: what it sends, and how it tells failures apart.
+//! The client against hand-written exchanges: its requests, and how it classifies failures.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
-/// A server that answers one request with the given bytes, then closes. Returns what was asked of it.
+/// A server that answers one request with the given bytes, then closes. Returns the request.
 struct Server {
     _dir: tempfile::TempDir,
     socket: PathBuf,

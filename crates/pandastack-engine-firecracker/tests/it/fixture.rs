@@ -28,7 +28,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// First user of test machines.
 const USER: u32 = 71_000;
 
-/// One engine with a directory that vanishes with it.
+/// One engine with a temporary directory.
 pub struct FirecrackerFixture {
     engine: FirecrackerEngine,
     guest: ToyGuest,
@@ -96,7 +96,7 @@ impl FirecrackerFixture {
         self.restored_in(snapshot, self.place(&snapshot.disk).await).await
     }
 
-    /// The same in a place of the test's own.
+    /// The same in a place that the test provides.
     pub async fn restored_in(&self, snapshot: &Snapshot, place: MachineFiles) -> Arc<dyn Machine> {
         let (state, memory) = (snapshot.state.clone(), snapshot.memory.clone());
         let restore = Restore { shape: self.shape(), place, state, memory };
@@ -110,7 +110,7 @@ impl FirecrackerFixture {
         MachineFiles { spare: Some(spare), ..place }
     }
 
-    /// Asks over a fresh stream, in the words of the toy guest.
+    /// Sends a toy guest's command over a new stream.
     pub async fn ask_for(&self, machine: &dyn Machine, text: &str) -> u64 {
         let mut stream = machine.connect_guest().await.unwrap();
         timeout(ANSWER_MAX, self.exchange(&mut stream, text)).await.expect("an answer in time").unwrap()
@@ -152,7 +152,7 @@ impl FirecrackerFixture {
     async fn exchange(&self, stream: &mut UnixStream, text: &str) -> std::io::Result<u64> {
         let nonce = self.number();
         let (reading, mut writing) = stream.split();
-        // The empty line ends whatever an earlier peer began.
+        // The empty line ends an incomplete line of an earlier peer.
         writing.write_all(format!("\n{nonce} {text}\n").as_bytes()).await?;
         let mut lines = BufReader::new(reading).lines();
         while let Some(line) = lines.next_line().await? {

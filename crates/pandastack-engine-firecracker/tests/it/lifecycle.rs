@@ -30,7 +30,7 @@ async fn saves_over_any_base_are_complete() {
     let template = fixture.save_over(&*booted, &base).await;
     let blocks = fs::metadata(&template.memory).unwrap().blocks();
     assert!(blocks * 512 < fixture.shape().memory_bytes() / 4, "a fresh guest's memory file is not sparse");
-    // Nothing is known to be complete but the last save, so this one is written whole.
+    // Only the last save is known to be complete, so this one is written whole.
     booted.resume().await.unwrap();
     assert_eq!(fixture.ask_for(&*booted, "remember 2").await, 2);
     booted.pause().await.unwrap();
@@ -71,7 +71,7 @@ async fn an_adopted_machine_saves_completely() {
     fixture.save_over(&*machine, &template.memory).await;
     let record = machine.record().clone();
     drop(machine);
-    // The new handle does not know of the save: what it wrote is in the process only.
+    // The new handle does not know the save: the pages in it are only in the process.
     let machine = fixture.engine().adopt(record).await.unwrap();
     assert_eq!(machine.run_state().await.unwrap(), RunState::Paused);
     let saved = fixture.save_over(&*machine, &template.memory).await;
@@ -160,7 +160,7 @@ async fn a_refused_load_includes_the_firecracker_error() {
     booted.pause().await.unwrap();
     let template = fixture.save_over(&*booted, &booted.record().base_memory.clone()).await;
     booted.kill().await.unwrap();
-    // Another format, and a file that was cut short.
+    // Another format, and a truncated file.
     let mut other = fs::read(&template.state).unwrap();
     other[8] ^= 0x7f;
     for bytes in [other, fs::read(&template.state).unwrap()[..100].to_vec()] {
@@ -175,7 +175,7 @@ async fn a_refused_load_includes_the_firecracker_error() {
     }
 }
 
-/// Bytes of a machine's disk and memory files that its process has open: exactly those that it was given.
+/// A machine's process has open exactly the disk and memory files that it was given.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restored_machine_opens_only_its_own_disk() {
     let fixture = fixture!(Launcher::Jailer);

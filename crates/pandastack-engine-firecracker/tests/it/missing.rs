@@ -1,6 +1,6 @@
-//! Requirements that a host may lack. Its tests are skipped then; whatever else keeps the engine
-//! from starting fails them: a jailer of another release, a program that does not print its
-//! version, a version that is not supported.
+//! Requirements that a host may lack, in which case its tests are skipped. Any other problem that
+//! keeps the engine from starting fails them: a jailer of another release, a program that does not
+//! print its version, a version that is not supported.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -55,7 +55,8 @@ impl fmt::Display for Missing {
     }
 }
 
-/// No such device, none behind it, or it is not for this user. Any other error is the tests' to find.
+/// Whether the device is missing, has no hardware behind it, or is closed to this user. Tests
+/// report any other error.
 fn lacks_kvm() -> bool {
     let opened = OpenOptions::new().read(true).write(true).open("/dev/kvm");
     opened.is_err_and(|error| {
@@ -71,7 +72,8 @@ pub fn firecracker_beside_the_clone() -> Option<PathBuf> {
     Some(beside).filter(|path| !is_named && path.is_file())
 }
 
-/// Firecracker, as the engine finds it. One that the environment names need not exist: the engine says so.
+/// Firecracker's path, found as the engine finds it. A path from the environment need not exist:
+/// the engine reports that.
 pub fn firecracker() -> Option<PathBuf> {
     let program = firecracker_beside_the_clone().or_else(|| named("PANDASTACK_FIRECRACKER"));
     program.or_else(|| host::program_on_path("firecracker"))

@@ -1,4 +1,4 @@
-//! The network of a machine: the caller's tap, whatever it is called and wherever it is.
+//! The network of a machine: the caller's tap, of any name and in any namespace.
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, OwnedFd};
@@ -48,7 +48,7 @@ async fn a_snapshot_restores_onto_another_tap_in_another_namespace() {
     assert!(runs_in(&*restored, &second_namespace));
     restored.resume().await.unwrap();
     assert_eq!(fixture.ask_for(&*restored, "recall").await, 4);
-    // One that has no network is restored from the same snapshot.
+    // Restore a machine without a network from the same snapshot.
     let unconnected = fixture.restored(&template).await;
     unconnected.resume().await.unwrap();
     assert_eq!(fixture.ask_for(&*unconnected, "recall").await, 4);

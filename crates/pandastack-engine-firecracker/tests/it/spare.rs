@@ -25,7 +25,7 @@ fn processes() -> Vec<i32> {
     processes_of(std::process::id())
 }
 
-/// Polls until a process is gone: the process table has no events.
+/// Polls until a process has ended: the process table has no events.
 async fn until_gone(pid: i32) {
     let gone = async {
         while processes().contains(&pid) {

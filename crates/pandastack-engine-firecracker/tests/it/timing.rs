@@ -106,7 +106,7 @@ async fn timing_of_creates_compared_with_manual_steps() {
     let template = fixture.save_over(&*booted, &booted.record().base_memory.clone()).await;
     booted.kill().await.unwrap();
     for file in [&template.state, &template.memory] {
-        // The engine lets machines read them; by hand nobody does.
+        // The engine makes these files readable for machines; machines started by hand need it too.
         fs::set_permissions(file, fs::Permissions::from_mode(0o644)).unwrap();
     }
     let (mut by_hand, mut by_engine, mut answers) = (Vec::new(), Vec::new(), Vec::new());

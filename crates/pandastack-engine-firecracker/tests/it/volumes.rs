@@ -1,4 +1,4 @@
-//! Durable disks: what a guest finds on one, however its machine came to be.
+//! Durable disks: their contents in the guest, after a boot, a restore and a fork.
 
 use std::fs::{File, OpenOptions};
 use std::path::Path;

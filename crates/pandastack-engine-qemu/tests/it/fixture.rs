@@ -25,7 +25,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(120);
 /// First user of test machines.
 const USER: u32 = 70_000;
 
-/// One engine with a directory that vanishes with it.
+/// One engine with a temporary directory.
 pub struct QemuFixture {
     engine: QemuEngine,
     image: GuestImage,
@@ -76,19 +76,20 @@ impl QemuFixture {
         machine
     }
 
-    /// Asks over a fresh stream.
+    /// Sends a question over a new stream.
     pub async fn ask_machine(&self, machine: &dyn Machine, question: Question) -> u64 {
         let mut stream = machine.connect_guest().await.unwrap();
         timeout(ANSWER_MAX, self.ask(&mut stream, question)).await.expect("an answer in time").unwrap()
     }
 
-    /// The same in the words of the guest program.
+    /// Sends a guest program's command over a new stream.
     pub async fn ask_for(&self, machine: &dyn Machine, text: &str) -> u64 {
         let mut stream = machine.connect_guest().await.unwrap();
         timeout(ANSWER_MAX, self.exchange(&mut stream, text)).await.expect("an answer in time").unwrap()
     }
 
-    /// Asks until the guest gives that answer: its kernel takes up a change at a time of its own.
+    /// Repeats a command until the guest gives that answer: its kernel applies a change
+    /// asynchronously.
     pub async fn ask_until(&self, machine: &dyn Machine, text: &str, answer: u64) {
         let started = Instant::now();
         loop {
@@ -100,7 +101,7 @@ impl QemuFixture {
         }
     }
 
-    /// Waits until so many emulator processes are left.
+    /// Waits until `count` emulator processes are left.
     pub async fn wait_until_living(&self, count: usize) {
         let started = Instant::now();
         while self.living() != count {
@@ -208,7 +209,7 @@ impl QemuFixture {
     async fn exchange(&self, stream: &mut UnixStream, text: &str) -> std::io::Result<u64> {
         let nonce = self.number();
         let (reading, mut writing) = stream.split();
-        // The empty line ends whatever an earlier peer began.
+        // The empty line ends an incomplete line of an earlier peer.
         writing.write_all(format!("\n{nonce} {text}\n").as_bytes()).await?;
         let mut lines = BufReader::new(reading).lines();
         while let Some(line) = lines.next_line().await? {

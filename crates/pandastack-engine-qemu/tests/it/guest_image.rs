@@ -1,7 +1,8 @@
 //! The product's kernel, and an initial ramdisk with the tests' own guest program.
 //!
-//! The kernel comes from [`Kernel::ensure`]: pinned, with a fallback when the archive dropped the pinned version, and
-//! with the modules in the order `modules.dep` asks for. It is fetched once and kept between runs.
+//! The kernel comes from [`Kernel::ensure`]: pinned, with a fallback when the archive dropped the
+//! pinned version, and with the modules in the order of `modules.dep`. It is fetched once and kept
+//! between runs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -43,7 +44,7 @@ impl GuestImage {
     }
 }
 
-/// The product's kernel, or the archive's newest if a run asks for it.
+/// The product's kernel, or the archive's newest if a run requests it.
 fn kernel(dir: &Path) -> Result<KernelSet, ImageError> {
     if std::env::var_os(NEWEST).is_none() {
         return Kernel::ensure(dir, &|_| ());

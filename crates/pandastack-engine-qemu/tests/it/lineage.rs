@@ -50,7 +50,7 @@ fn shared(one: u32, two: u32) -> Vec<String> {
     let mut shared = Vec::new();
     for (fd, name) in &first {
         let Some(other) = second.get(fd) else { continue };
-        // By their ends: whoever runs in a root of its own sees longer paths.
+        // Match path suffixes: paths are longer when a process has its own root.
         let stateless = ["/dev/null", "/dev/urandom"].iter().any(|end| name.ends_with(end)) || name == "/";
         let same = match name.as_str() {
             "anon_inode:[eventfd]" => info(one, *fd, "eventfd-id") == info(two, *fd, "eventfd-id"),
@@ -65,7 +65,7 @@ fn shared(one: u32, two: u32) -> Vec<String> {
     shared
 }
 
-/// Files and sockets that both processes have open, whatever the number.
+/// Files and sockets that both processes have open, under any descriptor number.
 fn common_names(one: u32, two: u32) -> BTreeSet<String> {
     let names = |pid| {
         descriptors(pid)
@@ -230,7 +230,7 @@ async fn many_forks_leak_no_resources() {
         before,
         "traces in the zygote"
     );
-    // Whatever the fork did to it, the zygote is still a machine that can be saved.
+    // After the fork, the zygote is still a machine that can be saved.
     let target = SaveTarget {
         state: fixture.fresh_path("state"),
         memory: fixture.clone_memory(&zygote.record().base_memory).await,
@@ -241,7 +241,7 @@ async fn many_forks_leak_no_resources() {
     assert_eq!(fixture.living(), 0);
 }
 
-/// Drops a future after so many polls, unless it is done by then.
+/// Drops a future after `polls` polls, unless it has completed.
 async fn given_up_after<T>(polls: usize, future: impl Future<Output = T>) -> Option<T> {
     let mut future = std::pin::pin!(future);
     for _ in 0..polls {

@@ -1,5 +1,5 @@
-//! Requirements that a host may lack. Its tests are skipped then; whatever else keeps the engine
-//! from starting fails them.
+//! Requirements that a host may lack, in which case its tests are skipped. Any other problem that
+//! keeps the engine from starting fails them.
 
 use std::fmt;
 

@@ -39,7 +39,7 @@ const LOOP_TURNS: u64 = 1 << 20;
 /// Processor time within which the guest must end. A working KVM needs milliseconds.
 const GUEST_PROCESSOR_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Port by which the guest reports, and what it says when the exchange was right or not.
+/// Port for the guest's report, and its values for success and failure.
 const PORT: u8 = 0xf4;
 const MAGIC: u8 = 0x5a;
 const WRONG: u8 = 0x21;
@@ -100,7 +100,7 @@ fn processor_time() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// Judges by processor time: a loaded host is slow by the clock, and its KVM is no worse for that.
+/// Judges by processor time: on a loaded host wall-clock time is long even if KVM works well.
 fn judge_speed(used: Duration) -> Result<(), String> {
     if used <= GUEST_PROCESSOR_TIME_MAX {
         return Ok(());
@@ -216,8 +216,8 @@ impl GuestMemory {
 
 impl Drop for GuestMemory {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by `allocate` with this length and nobody borrows from it any more. A failure
-        // leaves it mapped, which is harmless.
+        // SAFETY: `allocate` made the mapping with this length, and no borrow of it remains. A
+        // failure leaves it mapped, which is harmless.
         let _ = unsafe { munmap(self.0.cast(), MEMORY_BYTES) };
     }
 }

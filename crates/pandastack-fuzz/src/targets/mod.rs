@@ -23,11 +23,11 @@ const MEMORY_BYTES: usize = 256 * 1024;
 const MEMORY_PER_BYTE: usize = 64;
 /// A tree of JSON or TOML: a value of some tens of bytes for each byte, in buffers that double.
 const TREE_PER_BYTE: usize = 512;
-/// A message that a header announces may be allocated before it came, up to the largest.
+/// A message may be allocated from its header, before it arrives, up to the largest size.
 const FRAME_BYTES: usize = pandastack_function_proto::FRAME_BYTES_MAX + MEMORY_BYTES;
 /// Deflate makes up to 1,032 bytes of one, and growing buffers hold them twice.
 const INFLATED_PER_BYTE: usize = 4 * 1032;
-/// Compressors and decompressors, of which some have windows of megabytes.
+/// Memory of compressors and decompressors, some of which have windows of megabytes.
 const CODEC_BYTES: usize = 16 * 1024 * 1024;
 
 const fn target(name: &'static str, parse: fn(&[u8])) -> Target {

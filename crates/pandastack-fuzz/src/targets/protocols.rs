@@ -27,14 +27,14 @@ fn frames(bytes: &[u8], piece_bytes: usize) -> (Vec<OwnedFrame>, Option<FrameErr
     (found, None)
 }
 
-/// A message that can be read is written as one that means the same.
+/// A valid message round-trips.
 fn check_message<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(payload: &[u8]) {
     let Ok(message) = serde_json::from_slice::<T>(payload) else { return };
     let written = serde_json::to_vec(&message).unwrap_or_default();
     assert_eq!(serde_json::from_slice::<T>(&written).ok(), Some(message));
 }
 
-/// What a guest sends after the handshake. The first byte is the size of the pieces.
+/// Bytes of a guest after the handshake. The first byte is the size of the pieces.
 pub(super) fn guest_frames(data: &[u8]) {
     let Some((piece, bytes)) = data.split_first() else { return };
     let _ = find_ack_end(bytes, &[*piece; 16]);
@@ -56,8 +56,8 @@ pub(super) fn guest_frames(data: &[u8]) {
     assert!(bytes.starts_with(&written));
 }
 
-/// What the guest finds on its channel. The first byte is the size of the pieces. Whatever came before, it
-/// finds the next connection, unless a cut preamble was completed by that of the connection.
+/// Bytes on the guest's channel. The first byte is the size of the pieces. After any bytes, the
+/// guest finds the next connection, unless that connection's preamble completed a truncated one.
 pub(super) fn guest_decoder(data: &[u8]) {
     let Some((piece, bytes)) = data.split_first() else { return };
     let mut decoder = GuestDecoder::default();

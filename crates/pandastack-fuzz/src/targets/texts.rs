@@ -15,8 +15,8 @@ const EVENT_BYTES_MAX: usize = 512;
 /// Runs of a schedule that are computed.
 const RUNS: usize = 3;
 
-/// A network policy. It is written as the same policy, and the ranges for the kernel open what the policy
-/// permits.
+/// A network policy. It round-trips, and the ranges for the kernel open exactly the destinations
+/// that the policy permits.
 pub(super) fn network_policy(data: &[u8]) {
     if let Ok(target) = std::str::from_utf8(data).unwrap_or_default().parse::<Target>() {
         assert_eq!(target.to_string().parse(), Ok(target));
@@ -87,8 +87,8 @@ pub(super) fn dockerfile(data: &[u8]) {
     }
 }
 
-/// Lines of a `.dockerignore` file, an empty line, and paths. A path below one that is left out for good is
-/// left out, too.
+/// Lines of a `.dockerignore` file, an empty line, and paths. A path below a finally excluded one
+/// is excluded, too.
 pub(super) fn dockerignore(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let (patterns, paths) = text.split_once("\n\n").unwrap_or((text, text));
@@ -101,8 +101,8 @@ pub(super) fn dockerignore(data: &[u8]) {
     }
 }
 
-/// A cron expression and a time zone, on a line each. Its runs come one after the other, wherever the search
-/// begins.
+/// A cron expression and a time zone, on a line each. Its runs are in order, wherever the search
+/// starts.
 pub(super) fn schedule(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let (cron, zone) = text.split_once('\n').unwrap_or((text, "UTC"));

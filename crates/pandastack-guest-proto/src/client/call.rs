@@ -1,4 +1,4 @@
-//! One call: a request, what comes back, and its cancellation.
+//! One call: a request, its replies, and its cancellation.
 
 use std::sync::Arc;
 
@@ -48,8 +48,8 @@ impl Call {
         let mut frame = Vec::new();
         encode(&mut frame, FrameKind::Request, 0, opened.id, &payload);
         let call = Self::adopt(Arc::clone(connection), opened);
-        // If this future is dropped while it waits, dropping `call` sends a cancel for a call that the guest
-        // never heard of; the guest ignores that, and the reply that would free the slot never comes.
+        // If this future is dropped while it waits, dropping `call` sends a cancel for a call that
+        // the guest never received; the guest ignores it, so no reply would ever free the slot.
         let unsent = ReleaseUnsent { call: &call, armed: true };
         connection.shared.send(frame).await?;
         unsent.disarm();
@@ -62,7 +62,7 @@ impl Call {
         Self { connection, id, queue, send_credit, consumed: 0, done: false }
     }
 
-    /// The next message. After the reply there is nothing more to wait for.
+    /// The next message. The reply is the last one.
     pub(super) async fn next(&mut self) -> Result<Inbound, ClientError> {
         let Some(inbound) = self.queue.recv().await else {
             self.done = true;
@@ -81,8 +81,8 @@ impl Call {
         Ok(inbound)
     }
 
-    /// Sends raw bytes within the guest's credit. Fails silently when the guest has already replied: the
-    /// reply says why.
+    /// Sends raw bytes within the guest's credit. Fails silently if the guest has already replied:
+    /// the reply has the reason.
     pub(super) async fn send_data(&mut self, bytes: &[u8]) -> Result<(), ClientError> {
         for chunk in data_chunks(bytes) {
             match self.send_credit.acquire_many(frame_charge(chunk.len())).await {

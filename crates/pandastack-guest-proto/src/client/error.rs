@@ -5,10 +5,10 @@ use std::time::Duration;
 use crate::frame::FrameError;
 use crate::message::{ErrorBody, ErrorCode};
 
-/// Why a call to a guest failed. Cheap to clone, since one lost connection fails many calls.
+/// Reason why a call to a guest failed. Cheap to clone, since one lost connection fails many calls.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The connection is gone; connect again and resume at the offsets that were seen.
+    /// The connection is lost; reconnect and resume at the last seen offsets.
     #[error("the connection to the guest was lost: {reason}; connect again")]
     Disconnected {
         /// Reason.
@@ -81,9 +81,9 @@ pub enum ErrorKind {
     Unreachable,
     /// The guest misbehaves; the machine cannot be trusted to serve.
     GuestFault,
-    /// The guest refused; the code says why.
+    /// The guest refused; the code has the reason.
     Refused(ErrorCode),
-    /// The caller asked for too much.
+    /// The request exceeds a limit.
     Limit,
 }
 

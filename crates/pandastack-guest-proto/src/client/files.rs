@@ -66,7 +66,7 @@ impl GuestClient {
         writer.finish().await
     }
 
-    /// Describes what a path leads to, or the link itself.
+    /// Describes the target of a path, or with `no_follow` the link itself.
     ///
     /// # Errors
     /// When it is missing, or the guest cannot be reached.
@@ -113,8 +113,7 @@ impl GuestClient {
 
     /// Removes a file, a link or a directory; with `recursive` everything below it.
     ///
-    /// # Errors
-    /// When it is missing, a directory is not empty, or the guest cannot be reached.
+    /// # Errors If it is missing, a directory is not empty, or the guest cannot be reached.
     pub async fn remove(&self, path: impl Into<RawPath>, recursive: bool) -> Result<(), ClientError> {
         let Done {} = self.ask(&Request::FileRemove { path: path.into(), recursive }).await?;
         Ok(())
@@ -183,8 +182,8 @@ impl FileWriter {
         Self { call }
     }
 
-    /// Sends bytes, waiting while the guest is behind. When the guest has already refused, the bytes go nowhere
-    /// and [`FileWriter::finish`] says why.
+    /// Sends bytes, waiting while the guest is behind. If the guest has already refused, the bytes
+    /// are discarded and [`FileWriter::finish`] returns the reason.
     ///
     /// # Errors
     /// When the connection is lost.

@@ -80,7 +80,7 @@ pub(super) struct ReservedStream {
 }
 
 impl Connection {
-    /// Starts the tasks on a connection whose handshake is done. `buffer` holds what came after it.
+    /// Starts the tasks on a connection whose handshake is done. `buffer` holds the bytes after it.
     /// `first` are calls that were sent with the handshake, numbered from 1.
     pub(super) fn start(
         read: OwnedReadHalf,
@@ -133,8 +133,9 @@ impl Shared {
     /// A slot for a new call.
     pub(super) fn reserve(&self) -> Result<ReservedStream, ClientError> {
         let mut calls = lock(&self.calls);
-        // Looked at with the table in hand: `close` empties the table after it said why, so a call that comes in between
-        // would be in a table that nobody empties again, and would never end.
+        // Checked with the table locked: `close` empties the table after it sets the reason, so a
+        // call added in between would stay in a table that is not emptied again, and would never
+        // end.
         if let Some(reason) = self.closed_reason() {
             return Err(reason);
         }
@@ -262,7 +263,8 @@ fn deliver(slot: &Slot, inbound: Inbound) -> Result<(), ClientError> {
 }
 
 fn add_send_credit(credit: &Semaphore, bytes: u32) -> Result<(), ClientError> {
-    // The guest only releases what it took; more would overflow the semaphore in time.
+    // The guest may only release bytes that it consumed; more would eventually overflow the
+    // semaphore.
     if credit.available_permits() + bytes as usize > STREAM_WINDOW_BYTES as usize {
         return Err(protocol(format!("the guest granted {bytes} bytes beyond the window")));
     }
@@ -275,7 +277,7 @@ fn protocol(what: String) -> ClientError {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics while holding these locks; if it ever did, the maps would still be whole.
+    // No code panics while holding these locks; even then the maps would be consistent.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -56,8 +56,8 @@ impl GuestClient {
         self.begin_identity(identity).await?.wait().await
     }
 
-    /// Sends what [`GuestClient::set_identity`] does. A process that is asked for after it starts in a machine that is itself,
-    /// also if the answer is not waited for.
+    /// Sends the request of [`GuestClient::set_identity`] without waiting for the reply. A process
+    /// started after this call starts with the new identity even if the reply is not awaited.
     ///
     /// # Errors
     /// When the guest cannot be reached.
@@ -75,9 +75,8 @@ impl GuestClient {
 
     /// Mounts a durable disk. Repeating it is harmless.
     ///
-    /// # Errors
-    /// When there is no such disk, it cannot be mounted, the guest is older than this call (`Unsupported`), or cannot be
-    /// reached.
+    /// # Errors If the disk does not exist or cannot be mounted, the guest is older than this call
+    /// (`Unsupported`), or it cannot be reached.
     pub async fn mount_volume(&self, mount: VolumeMount) -> Result<(), ClientError> {
         let Done {} = self.ask(&Request::VolumeMount(mount)).await?;
         Ok(())

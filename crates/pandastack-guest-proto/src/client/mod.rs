@@ -6,11 +6,11 @@
 //! Invariants:
 //! - Nothing the guest sends makes the host allocate more than [`crate::limits`] allow: every queued frame
 //!   is paid for by credit that the host granted, and a guest that overdraws is disconnected.
-//! - The reader never waits for a consumer, so one slow reader delays nobody else.
+//! - The reader never waits for a consumer, so a slow reader does not delay others.
 //! - A call whose future or stream is dropped is cancelled in the guest (processes keep running).
 //! - When the connection is lost every call fails at once with [`ClientError::Disconnected`].
 //!
-//! Left to others: reconnecting, and knowing at which offset to resume.
+//! Callers reconnect, and keep the offset at which to resume.
 
 mod call;
 mod connect;
@@ -58,7 +58,7 @@ impl GuestClient {
         self.connection.shared.closed_reason().is_some()
     }
 
-    /// Waits until the connection is lost, and says why.
+    /// Waits until the connection is lost, and returns the reason.
     pub async fn closed(&self) -> ClientError {
         self.connection.shared.closed().await
     }
@@ -117,7 +117,7 @@ impl GuestClient {
         bytes_max: usize,
         pick: impl Fn(Event) -> Option<Vec<T>>,
     ) -> Result<(Vec<T>, bool), ClientError> {
-        // It is never closed.
+        // The semaphore is never closed.
         let _listing = self.listings.acquire().await.ok();
         let (mut items, mut bytes, mut is_too_long) = (Vec::new(), 0, false);
         let keep = |page: Vec<T>, page_bytes| {
@@ -136,8 +136,8 @@ impl GuestClient {
     }
 }
 
-/// A reply that is still to come. The guest takes requests in order: a later one does not begin
-/// before this one. Dropped, it is cancelled.
+/// A pending reply. The guest handles requests in order: a later one does not start before this
+/// one. Dropping it cancels the call.
 #[derive(Debug)]
 pub struct Answer<T> {
     call: Call,

@@ -63,7 +63,8 @@ impl GuestClient {
     /// # Errors
     /// When the process is unknown, or the guest cannot be reached.
     pub async fn wait_exit(&self, known: &ProcessInfo) -> Result<ExitStatus, ClientError> {
-        // Guests that do not know `exit_only` send what comes after the present end; it is read and dropped.
+        // Guests that do not support `exit_only` send output after the current end; it is read and
+        // dropped.
         let (stdout_offset, stderr_offset) = (known.stdout_end, known.stderr_end);
         let attach = Attach { process: known.process, stdout_offset, stderr_offset, exit_only: true };
         let call = self.open(&Request::Attach(attach)).await?;
@@ -97,7 +98,7 @@ impl GuestClient {
         self.send_stdin(StdinWrite { process, offset: None, close: true }, &[]).await
     }
 
-    /// Opens a process's standard input for bytes that come piece by piece.
+    /// Opens a process's standard input for writing in pieces.
     ///
     /// # Errors
     /// When the guest cannot be reached. A process without input is reported by [`StdinWriter::finish`].
@@ -139,7 +140,7 @@ impl GuestClient {
         Ok(())
     }
 
-    /// The processes that the guest keeps: running ones and those that ended a short while ago.
+    /// Lists the guest's processes: running ones, and ones that ended recently.
     ///
     /// # Errors
     /// When the guest cannot be reached.
@@ -152,7 +153,8 @@ impl GuestClient {
     }
 }
 
-/// A write to a process's standard input in progress. Dropping it leaves the input open and what was sent in it.
+/// A write to a process's standard input in progress. Dropping it leaves the input open, and the
+/// sent bytes in it.
 #[derive(Debug)]
 pub struct StdinWriter {
     call: Call,
@@ -167,7 +169,7 @@ impl StdinWriter {
         self.call.send_data(bytes).await
     }
 
-    /// Waits until the process's pipe took it all.
+    /// Waits until the process's pipe has accepted all bytes.
     ///
     /// # Errors
     /// When the process is gone or has no input, or the guest cannot be reached.
@@ -231,7 +233,7 @@ pub struct CollectedOutput {
     pub exit: ExitStatus,
 }
 
-/// Keeps what a process writes, up to a limit of each stream.
+/// Collects a process's output, up to a limit per stream.
 #[derive(Debug)]
 pub struct Collector {
     stdout: BytesMut,
@@ -247,7 +249,7 @@ impl Collector {
         Self { stdout: BytesMut::new(), stderr: BytesMut::new(), truncated: false, bytes_max }
     }
 
-    /// Takes what the process did; how it ended, if it did.
+    /// Handles a process event; returns the exit status at the end.
     pub fn take(&mut self, event: ProcessEvent) -> Option<ExitStatus> {
         match event {
             ProcessEvent::Output { stream, bytes, .. } => {
@@ -268,7 +270,7 @@ impl Collector {
         }
     }
 
-    /// All that was kept.
+    /// The collected output.
     #[must_use]
     pub fn finish(self, exit: ExitStatus) -> CollectedOutput {
         let Self { stdout, stderr, truncated, .. } = self;

@@ -16,7 +16,7 @@ use crate::message::{
 pub struct SearchResults<T> {
     /// In the order of the walk.
     pub items: Vec<T>,
-    /// There was more, beyond a limit.
+    /// Whether the result was cut at a limit.
     pub truncated: bool,
 }
 
@@ -107,7 +107,7 @@ impl GuestClient {
         Ok(FileWriter::new(call))
     }
 
-    /// Watches a directory or file, or takes up a watch again.
+    /// Watches a directory or file, or resumes a watch.
     ///
     /// # Errors
     /// When it is missing, there are too many watches, or the guest cannot be reached.
@@ -172,7 +172,7 @@ pub struct WatchStream {
 }
 
 impl WatchStream {
-    /// The watch, and the last change before those that follow.
+    /// Position of the watch: the last change before the ones that this stream returns.
     #[must_use]
     pub fn position(&self) -> WatchPosition {
         self.position

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
-    /// No such file, program, user or process.
+    /// The file, program, user or process does not exist.
     NotFound,
     /// A file was needed, this is a directory.
     IsDirectory,

@@ -73,7 +73,7 @@ pub enum WriteMode {
     Atomic,
     /// Emptied first, then written in place: keeps hard links, works on devices.
     Truncate,
-    /// Kept, and written after.
+    /// Keep the file, and append to it.
     Append,
 }
 

@@ -43,17 +43,19 @@ pub struct Identity {
     /// Make new SSH host keys if the machine has any.
     #[serde(default, skip_serializing_if = "super::is_false")]
     pub regenerate_ssh_host_keys: bool,
-    /// Certificates and mirrors of the operator; unset keeps what is there. An older guest ignores it.
+    /// Certificates and mirrors of the operator; unset keeps the existing ones. Older guests ignore
+    /// this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub setup: Option<GuestSetup>,
     /// Whether the machine is unchanged and was only paused: clock and random generator are
-    /// refreshed, and nothing else changes. A guest that does not know this does all the rest
-    /// again, which costs it time and does no harm.
+    /// refreshed, and nothing else changes. A guest that does not know this field repeats the other
+    /// steps, which takes time but is harmless.
     #[serde(default, skip_serializing_if = "super::is_false")]
     pub only_stood_still: bool,
 }
 
-/// Files that the operator gives to every guest. What is unset is removed again, unless it was changed.
+/// The operator's files for every guest. An unset file is removed again, unless it was changed in
+/// the guest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestSetup {
     /// Certificate authorities to trust besides those of the image, as PEM.

@@ -65,13 +65,13 @@ pub struct DiskStats {
 /// Traffic since boot, summed over interfaces but the loopback.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkStats {
-    /// Bytes that came in.
+    /// Received bytes.
     pub received_bytes: u64,
-    /// Bytes that went out.
+    /// Sent bytes.
     pub sent_bytes: u64,
 }
 
-/// The guest's own view of what it uses.
+/// The guest's own view of its usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
     /// Time since boot.

@@ -83,7 +83,7 @@ pub enum Request {
     FileStat {
         /// The path; relative ones start at the root directory.
         path: RawPath,
-        /// Describe the link itself instead of what it points to.
+        /// Describe the link itself instead of its target.
         #[serde(default, skip_serializing_if = "is_false")]
         no_follow: bool,
     },
@@ -128,7 +128,7 @@ pub enum Request {
     FileCopy {
         /// The original.
         from: RawPath,
-        /// The copy's own path, not the directory it goes into. Missing parents are made.
+        /// The copy's own path, not its parent directory. Missing parents are created.
         to: RawPath,
     },
     /// Changes permissions and owners.
@@ -154,7 +154,7 @@ pub enum Request {
     FileWatch(FileWatch),
     /// [`Event::Ports`] pages.
     Ports,
-    /// Freezes every user process, then writes the file system out if told to.
+    /// Freezes every user process, then syncs the file system if requested.
     Quiesce {
         /// Write dirty pages to the disk before answering.
         #[serde(default, skip_serializing_if = "is_false")]
@@ -229,7 +229,7 @@ pub enum Event {
     WalkEnded {
         /// Entries visited.
         visited: u64,
-        /// There was more, beyond a limit.
+        /// Whether the result was cut at a limit.
         #[serde(default, skip_serializing_if = "is_false")]
         truncated: bool,
     },
@@ -252,9 +252,9 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply<T> {
-    /// As asked.
+    /// Success.
     Ok(T),
-    /// Not done, and why.
+    /// Failure, with the reason.
     Error(ErrorBody),
 }
 

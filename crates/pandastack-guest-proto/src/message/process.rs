@@ -84,8 +84,9 @@ pub struct ProcessSpec {
     /// The caller's own name for it, shown in listings; finds a process again whose reply was lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
-    /// Give it a terminal instead of pipes: what it writes is all standard output, and it always has an input.
-    /// A guest that knows terminals says so in [`Started::terminal`]; an older one starts it on pipes.
+    /// Run the process in a terminal instead of on pipes: all its output is standard output, and it
+    /// always has an input. A guest that supports terminals confirms it in [`Started::terminal`];
+    /// an older one uses pipes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminal: Option<TerminalSize>,
 }
@@ -189,12 +190,12 @@ pub struct ExitStatus {
     /// Signal, if one ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
-    /// Whether the timeout fired.
+    /// Whether the timeout expired.
     #[serde(default)]
     pub timed_out: bool,
     /// From the request's arrival to the exit, on the guest's clock.
     pub duration_ms: u64,
-    /// The same, finer. Older guests do not say.
+    /// The same, in finer units. Older guests do not send it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_us: Option<u64>,
     /// Bytes of standard output when it ended.
@@ -244,10 +245,10 @@ pub struct ProcessInfo {
     /// Run time on the guest's clock; older guests do not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elapsed_ms: Option<u64>,
-    /// First byte of standard output that is still kept; older guests do not say.
+    /// Offset of the first kept byte of standard output; older guests do not send it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdout_start: Option<u64>,
-    /// First byte of standard error that is still kept; older guests do not say.
+    /// Offset of the first kept byte of standard error; older guests do not send it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stderr_start: Option<u64>,
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::RawPath;
 
-/// Change who may do what with a file.
+/// Change a file's owner and permissions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileAttributes {
     /// The file; links are followed, except below a directory.
@@ -18,7 +18,7 @@ pub struct FileAttributes {
     /// Group, by name or number; unset keeps it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Everything below a directory, too. Links below are left as they are.
+    /// Include everything below a directory. Links below are not changed.
     #[serde(default, skip_serializing_if = "super::is_false")]
     pub recursive: bool,
 }
@@ -71,16 +71,17 @@ pub struct GrepMatch {
     pub text: String,
 }
 
-/// Watch a directory or file: [`super::Event::Watching`], then [`super::Event::Changes`] until cancelled or until
-/// it is gone. The watch outlives the call for a while, so that it can be taken up again.
+/// Watch a directory or file: [`super::Event::Watching`], then [`super::Event::Changes`] until
+/// cancelled or until it is gone. The watch outlives the call for a while, so that it can be
+/// resumed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileWatch {
     /// Path to watch; links are followed.
     pub path: RawPath,
-    /// Everything below, too.
+    /// Include everything below.
     #[serde(default, skip_serializing_if = "super::is_false")]
     pub recursive: bool,
-    /// Take up this watch after that change.
+    /// Resume this watch after that change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<WatchPosition>,
 }
@@ -108,7 +109,7 @@ pub enum ChangeKind {
     Renamed,
     /// Permissions, owner or times changed.
     Attributes,
-    /// Changes were lost: look again at everything. Also what an unknown newer kind decodes to.
+    /// Changes were lost: rescan everything. Also what an unknown newer kind decodes to.
     #[serde(other)]
     Overflow,
 }

@@ -11,7 +11,8 @@ pub struct VolumeMount {
     pub serial: String,
     /// Mount path; created if it is missing.
     pub path: RawPath,
-    /// Whether the mount is read-only: nothing is written, not even to repair the file system.
+    /// Whether the mount is read-only: the guest writes nothing, not even to repair the file
+    /// system.
     #[serde(default, skip_serializing_if = "is_false")]
     pub read_only: bool,
 }

@@ -84,7 +84,7 @@ pub(super) fn find_channel(port_name: &str) -> Option<ChannelDevice> {
     find_port(port_name).map(ChannelDevice::Port).or_else(|| has_vsock().then_some(ChannelDevice::Vsock))
 }
 
-/// Returns whether the vsock driver has a device. The device node says only that the driver is
+/// Returns whether the vsock driver has a device. The device node only shows that the driver is
 /// loaded.
 fn has_vsock() -> bool {
     let bound = std::fs::read_dir("/sys/bus/virtio/drivers/vmw_vsock_virtio_transport");

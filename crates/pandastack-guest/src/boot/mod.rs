@@ -35,7 +35,7 @@ use device::{ChannelDevice, DeviceEvents};
 const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 /// Longest time for a device to appear.
 const DEVICE_WAIT_MAX: Duration = Duration::from_secs(30);
-/// Processes and threads that user code cannot take away from the guest program.
+/// Processes and threads reserved for the guest program.
 const PIDS_RESERVED: u64 = 256;
 
 /// A step of the boot that failed.

@@ -48,7 +48,7 @@ pub(super) fn mount_late() -> io::Result<()> {
         ("/dev/stdout", "/proc/self/fd/1"),
         ("/dev/stderr", "/proc/self/fd/2"),
     ] {
-        // An image that brings its own is right.
+        // An image may have its own link, which takes precedence.
         let _ = std::os::unix::fs::symlink(target, link);
     }
     Ok(())

@@ -1,5 +1,6 @@
-//! The machine's network: one interface with constants that every guest shares; the host's slot tells them
-//! apart. IPv6 is off: slots carry IPv4 only, and half a protocol costs every program a timeout.
+//! The machine's network: one interface with constants that every guest shares; the host's slots
+//! distinguish guests. IPv6 is off: slots carry IPv4 only, and half a protocol costs every program
+//! a timeout.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -16,7 +17,7 @@ nix::ioctl_write_ptr_bad!(add_route, libc::SIOCADDRT, libc::rtentry);
 
 const INTERFACE: &str = "eth0";
 
-/// Brings up loopback, and eth0 if there is an address for it.
+/// Brings up loopback, and eth0 if it has an address.
 pub(super) fn configure(network: Option<&NetworkArguments>) -> io::Result<()> {
     for scope in ["all", "default"] {
         // Absent when the kernel has no IPv6.
@@ -60,7 +61,7 @@ fn add_default_route(control: &OwnedFd, gateway: Ipv4Addr) -> io::Result<()> {
 fn interface_request(name: &str) -> libc::ifreq {
     // SAFETY: a structure of plain numbers.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    // One short of the end: the kernel wants a final zero.
+    // One byte less than the field: the kernel requires a final zero.
     for (to, from) in request.ifr_name.iter_mut().take(libc::IFNAMSIZ - 1).zip(name.bytes()) {
         *to = from as libc::c_char;
     }
@@ -75,7 +76,7 @@ fn socket_address(address: Ipv4Addr) -> libc::sockaddr {
     let [a, b, c, d] = address.octets().map(|octet| octet as libc::c_char);
     libc::sockaddr {
         sa_family: libc::AF_INET as libc::sa_family_t,
-        // The port comes first, then the address as it is on the wire.
+        // First the port, then the address in network byte order.
         sa_data: [0, 0, a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0],
     }
 }

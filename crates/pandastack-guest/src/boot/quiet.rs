@@ -1,16 +1,19 @@
 //! Disables kernel housekeeping that runs in an idle machine.
 //!
-//! A machine that does nothing should cost nothing: a host has hundreds of them, and each timer that goes off in each of them
-//! is processor time taken from those that work. On an emulated machine these three are most of it.
+//! An idle machine should cost nothing: a host has hundreds of them, and each timer that fires in
+//! one of them takes processor time from busy machines. On an emulated machine these three timers
+//! are most of it.
 
 use crate::console::log;
 
 const SETTINGS: [(&str, &str); 3] = [
-    // Looks twice a second whether memory is fragmented. It is still compacted when somebody needs a large piece.
+    // Checks twice a second whether memory is fragmented. The kernel still compacts memory when an
+    // allocation needs a large block.
     ("/proc/sys/vm/compaction_proactiveness", "0"),
-    // Seconds between two looks at the counters of memory; they only feed what /proc shows.
+    // Seconds between updates of the memory counters; they only affect the values in /proc.
     ("/proc/sys/vm/stat_interval", "60"),
-    // Looks for processors that hang. Nobody in here could do anything about it: the host has its own way to ask.
+    // Detects processors that hang. Nothing in the guest could react to that: the host has its own
+    // health check.
     ("/proc/sys/kernel/watchdog", "0"),
 ];
 

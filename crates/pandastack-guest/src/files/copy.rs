@@ -135,7 +135,7 @@ impl CopiedFile {
 
 fn copy_directory(to: &Path, meta: &Metadata) -> io::Result<()> {
     match std::fs::create_dir(to) {
-        // Merged into the one that is there.
+        // Merge into the existing directory.
         Err(error) if error.kind() == ErrorKind::AlreadyExists && to.is_dir() => return Ok(()),
         made => made?,
     }

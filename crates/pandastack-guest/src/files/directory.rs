@@ -22,7 +22,7 @@ pub(super) const JSON_GROWTH_MAX: usize = 6;
 /// The fixed part of an entry in JSON.
 const ENTRY_BYTES: usize = 200;
 
-/// Describes what `meta` says about `path`.
+/// Builds the entry for `path` from `meta`.
 pub(super) fn describe(path: &Path, meta: &Metadata) -> FileEntry {
     let kind = match meta.file_type() {
         kind if kind.is_file() => FileKind::File,
@@ -133,7 +133,7 @@ impl Source for ListSource {
             && let Some(entry) = directory.next()
         {
             let entry = entry.map_err(|error| refusal("list", path, &error))?;
-            // An entry that is gone by now was not there.
+            // Skip an entry that has vanished.
             let Ok(meta) = entry.metadata() else { continue };
             let described = names.fill(describe(&entry.path(), &meta));
             bytes += entry_bytes(&described);

@@ -4,7 +4,7 @@ use pandastack_guest_proto::message::ErrorBody;
 
 use super::tar_stream::{Entry, Item, TarStream};
 
-/// What an archive held: its entries with their contents, and the error that ended it.
+/// Contents of an archive: its entries with their data, and the error that ended it.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Unpacked {
     entries: Vec<(Entry, Vec<u8>, bool)>,

@@ -4,9 +4,9 @@
 //! shell. A pattern without `/` is matched with the last component, one with `/` with the whole relative path.
 //! Patterns become regular expressions without backtracking, so a hostile one costs linear time.
 //!
-//! `globset` means something else by these patterns: there `?` and `[ü]` stand for one byte, so that `?.txt` does not match
-//! `ü.txt`, and `**` within a name does not cross directories. And it panics on a pattern that compiles to too much, where
-//! this one is refused.
+//! `globset` interprets these patterns differently: there `?` and `[ü]` match one byte, so that
+//! `?.txt` does not match `ü.txt`, and `**` within a name does not cross directories. It also
+//! panics on a pattern that compiles to too much, which this module refuses.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -48,7 +48,7 @@ impl Glob {
     }
 }
 
-/// Any byte but the separator; also bytes that are no UTF-8.
+/// Any character except the separator, including bytes that are not UTF-8.
 const ANY: &str = "(?:[^/]|(?-u:[^/]))";
 
 fn translate(pattern: &str) -> Result<String, String> {

@@ -1,7 +1,7 @@
 //! Searching files for lines.
 //!
-//! Regular expressions without backtracking, lines and steps of bounded size: whatever the pattern and the
-//! files are, a search costs time in proportion to the bytes it reads, and next to no memory.
+//! Regular expressions do not backtrack, and lines and steps have a bounded size: for any pattern
+//! and files, a search takes time proportional to the bytes it reads, and almost no memory.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader};
@@ -95,7 +95,8 @@ fn compile(request: &FileGrep) -> Result<Regex, ErrorBody> {
 }
 
 impl SearchState {
-    /// The next file, or `None` at the end; the inner `None` when this step has looked at enough entries.
+    /// The next file, or `None` at the end; the inner `None` when this step has visited enough
+    /// entries.
     fn next_file(&mut self, budget: &mut usize) -> Option<Option<SearchedFile>> {
         loop {
             let (path, relative) = match &mut self.files {
@@ -122,7 +123,7 @@ impl SearchState {
         }
     }
 
-    /// Matches of one step, and whether the search has come to its end.
+    /// Matches of one step, and whether the search is complete.
     fn page(&mut self) -> (Vec<GrepMatch>, bool) {
         let (mut matches, mut sent, mut read) = (Vec::new(), 0, 0);
         let mut entries = STEP_ENTRIES;
@@ -195,8 +196,8 @@ fn open_text(path: &Path) -> io::Result<Option<BufReader<File>>> {
     Ok((!binary).then_some(reader))
 }
 
-/// Reads a line, or the next piece of a long one, without its end. Says whether the line is complete; `None`
-/// at the end of the file.
+/// Reads a line, or the next piece of a long one, without its end. Returns whether the line is
+/// complete; `None` at the end of the file.
 fn next_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Option<bool>> {
     line.clear();
     loop {

@@ -46,7 +46,7 @@ struct Body {
 enum Stage {
     Begin,
     Tree(Walker),
-    /// One file, under the name that was asked for; a link is followed.
+    /// One file, under the requested name; a link is followed.
     File {
         path: PathBuf,
         name: OsString,
@@ -75,7 +75,7 @@ impl PackSource {
         Ok(Stage::File { path, name })
     }
 
-    /// Puts the next entry in line; false when there is none.
+    /// Queues the next entry; false if no entry is left.
     fn next_entry(&mut self) -> Result<bool, ErrorBody> {
         match &mut self.stage {
             Stage::Begin => self.stage = self.begin()?,

@@ -29,7 +29,7 @@ impl ReadSource {
     fn open(&mut self) -> Result<Step, ErrorBody> {
         let path = absolute(&self.request.path)?;
         let fail = |error: &io::Error| refusal("read", &path, error);
-        // Non-blocking: opening a pipe that nobody writes to would hang this thread.
+        // Non-blocking: opening a pipe without a writer would block this thread.
         let mut file = OpenOptions::new()
             .read(true)
             .custom_flags(libc::O_NONBLOCK)

@@ -2,7 +2,7 @@
 
 use pandastack_guest_proto::message::{ErrorBody, Event};
 
-/// One step of something that is sent to the host.
+/// One step of a transfer to the host.
 #[derive(Debug)]
 pub(crate) enum Step {
     /// Raw bytes.

@@ -37,7 +37,7 @@ pub(super) struct Entry {
 /// A parsed item.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Item<'a> {
-    /// An entry begins.
+    /// Start of an entry.
     Entry(Entry),
     /// Content of the file that began last.
     Body(&'a [u8]),

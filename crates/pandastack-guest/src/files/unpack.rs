@@ -1,9 +1,9 @@
 //! Unpacking a tar archive into a directory, and nowhere else.
 //!
 //! Every path is resolved by the kernel beneath the directory ([`ResolveFlag::RESOLVE_BENEATH`]),
-//! so neither `..` nor a link that the archive itself brought leads out of it, whatever another
-//! process does meanwhile. Set-id bits are dropped; devices are refused. Files that were unpacked
-//! before a refusal stay.
+//! so neither `..` nor a link from the archive itself leads out of it, even if another process
+//! changes the directory at the same time. Set-id bits are dropped; devices are refused. Files that
+//! were unpacked before a refusal stay.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -26,7 +26,7 @@ use super::tar_stream::{Entry, Item, Kind, TarStream};
 use super::write::{DIRECTORY_MODE_DEFAULT, make_parents};
 use crate::process::User;
 
-/// Permission bits that are kept.
+/// Permission bits to keep.
 const MODE_KEPT: u32 = 0o1777;
 
 /// An archive being unpacked.
@@ -177,8 +177,8 @@ impl Target {
             Err(Errno::EEXIST) => false,
             made => made.map(|()| true)?,
         };
-        // One that was there stays as it is; a link or file in the way is what it is, and using it is
-        // checked.
+        // An existing directory is not changed; if a link or file has the name, later use of it
+        // fails the checks.
         if !made {
             return Ok(());
         }
@@ -205,7 +205,7 @@ impl Target {
     }
 }
 
-/// Takes away what has the name now, unless it is a directory.
+/// Removes the existing entry of that name, unless it is a directory.
 fn make_way(parent: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
     match unlinkat(parent, name, UnlinkatFlags::NoRemoveDir) {
         Err(Errno::ENOENT) => Ok(()),

@@ -1,5 +1,4 @@
-//! Fuzzes unpacking: whatever an archive contains, nothing changes outside of the directory it is
-//! unpacked into.
+//! Fuzzes unpacking: no archive changes anything outside of the directory it is unpacked into.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
@@ -16,7 +15,8 @@ use super::sink::Sink;
 use super::unpack::UnpackSink;
 
 const CASES: u32 = 400;
-/// Names, and where links lead. `OUTSIDE` stands for the absolute path of what must not be touched.
+/// Names and link targets. `OUTSIDE` is replaced by the absolute path of a directory that must not
+/// change.
 const NAMES: [&str; 14] = [
     "a",
     "b",
@@ -111,7 +111,7 @@ fn check(parts: &[Part], changes: &[(Index, u8)], piece: usize) -> Result<(), Te
     }
     let path: RawPath = inside.as_os_str().as_bytes().to_vec().into();
     let mut sink = UnpackSink::new(path, None, root.path().to_owned());
-    // Whether it is taken or refused, and where in the middle, is all the same here.
+    // The result does not matter here, nor where unpacking stopped.
     let _ = bytes.chunks(piece).try_for_each(|piece| sink.write(piece)).and_then(|()| sink.finish());
     prop_assert_eq!(before, snapshot_tree(root.path(), &inside));
     prop_assert_eq!(std::fs::read(outside.join("secret")).unwrap(), b"secret");

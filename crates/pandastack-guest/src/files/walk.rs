@@ -28,7 +28,7 @@ pub(super) const STEP_ENTRIES: usize = 1024;
 pub(super) struct WalkItem {
     pub(super) path: PathBuf,
     pub(super) relative: PathBuf,
-    /// Of the entry itself, not of what a link points to.
+    /// Metadata of the entry itself, not of a link's target.
     pub(super) meta: Metadata,
 }
 
@@ -65,7 +65,7 @@ impl Walker {
             self.truncated = true;
             return;
         }
-        // One that vanished or may not be read has nothing to show.
+        // A directory that vanished or cannot be read has no entries.
         if let Ok(entries) = std::fs::read_dir(&visited.path) {
             self.open.push(Level { entries, relative: visited.relative.clone() });
         }
@@ -82,7 +82,7 @@ impl Iterator for Walker {
                 self.open.pop();
                 continue;
             };
-            // An entry that is gone by now was not there.
+            // Skip an entry that has vanished.
             let Ok(entry) = entry else { continue };
             let Ok(meta) = entry.metadata() else { continue };
             let visited =
@@ -126,7 +126,7 @@ impl WalkSource {
 }
 
 impl ListState {
-    /// A page of entries, and whether the walk has come to its end.
+    /// A page of entries, and whether the walk is complete.
     fn page(&mut self) -> (Vec<FileEntry>, bool) {
         let (mut entries, mut bytes) = (Vec::new(), 0);
         for _ in 0..STEP_ENTRIES {

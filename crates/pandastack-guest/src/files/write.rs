@@ -46,7 +46,7 @@ const REPLACING_END: &str = ".replacing.part";
 pub(crate) enum TemporaryKind {
     /// A file that was not there.
     New,
-    /// A file that was there, with other contents.
+    /// An existing file with new contents.
     Replacement,
 }
 
@@ -68,8 +68,8 @@ pub(super) struct Temporary {
 }
 
 impl Temporary {
-    /// A name in the same directory, so that the rename stays within one file system. It is short whatever
-    /// the length of the file's own name.
+    /// A name in the same directory, so that the rename stays within one file system. It is short,
+    /// however long the file's own name is.
     pub(super) fn next_to(path: &Path) -> Self {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let unique = COUNTER.fetch_add(1, Ordering::Relaxed);
@@ -84,7 +84,7 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // After the rename there is nothing under this name.
+        // After the rename no file has this name.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -190,12 +190,12 @@ fn open_in_place(path: &Path, mode: WriteMode) -> io::Result<File> {
         .truncate(!append)
         .create(true)
         .mode(FILE_MODE_DEFAULT)
-        // Opening a pipe that nobody reads would hang this thread; it fails instead.
+        // Opening a pipe without a reader would block this thread; with this flag it fails.
         .custom_flags(libc::O_NONBLOCK)
         .open(path)
 }
 
-/// Replacing a link would cut it off from what it points to. A link to nothing is followed one step, as the
+/// Replacing a link would detach it from its target. A link to nothing is followed one step, as the
 /// kernel would on create.
 fn resolve_links(path: PathBuf) -> PathBuf {
     match std::fs::symlink_metadata(&path) {
@@ -214,7 +214,7 @@ pub(super) fn make_parents(path: &Path, mode: u32, owner: Option<&User>) -> Resu
     let missing: Vec<&Path> = path.ancestors().take_while(|directory| !directory.exists()).collect();
     for directory in missing.into_iter().rev() {
         match DirBuilder::new().mode(mode).create(directory) {
-            // Someone else was faster, or a link leads nowhere; the next step tells.
+            // Another process was faster, or the link is dangling; the next iteration shows which.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
             made => made.map_err(|error| refusal("make", directory, &error))?,
         }

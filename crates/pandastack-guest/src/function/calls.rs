@@ -122,7 +122,7 @@ impl Calls {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a call; its parts come out of the receiver.
+    /// Queues a call; the receiver returns its parts.
     pub(super) fn submit(&self, call: Call, event: Vec<u8>, deadline: Instant) -> Receiver<Part> {
         let (to, parts) = sync_channel(PARTS_WAITING_MAX);
         let mut state = self.lock();
@@ -174,7 +174,7 @@ impl Calls {
         state.in_flight.iter().find(|call| call.id == id).map(|call| ResponseSender(call.to.clone()))
     }
 
-    /// Ends a call. Whatever was printed for it was noted before.
+    /// Ends a call. Its printed output has already been recorded.
     pub(super) fn finish(
         &self,
         id: &str,

@@ -20,8 +20,8 @@ const KILL_WAIT: Duration = Duration::from_secs(5);
 const OUTBOX_BYTES_MAX: usize = 2 * PART_BYTES_MAX;
 
 /// Outgoing frames, in as few packets as possible: each costs an emulated machine more than its
-/// content. Streams and logs are sent when there is nothing to add, because a reader follows them.
-/// An answer that is read whole is sent with its end.
+/// content. Streams and logs are sent as soon as no more is pending, because a reader follows them.
+/// A response that is read whole is sent together with its end.
 #[derive(Default)]
 struct Outbox {
     bytes: Vec<u8>,
@@ -120,7 +120,7 @@ fn invoke(stream: &mut TcpStream, payload: &[u8], calls: &Calls, handler: &Handl
         Some(done) => done,
         None => {
             handler.kill();
-            // Its last words, then its end.
+            // The remaining output, then the end.
             let ended = pass_on(stream, &mut outbox, &parts, Instant::now() + KILL_WAIT)?;
             calls.finish(&id, None, Outcome::Timeout, None);
             CallEnd {

@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use super::calls::Calls;
 use super::output::Output;
 
-/// The first to go when memory runs out: the runtime must live to say what happened.
+/// The first process to be killed when memory runs out: the runtime must survive to report it.
 const OOM_SCORE_ADJ: &str = "1000";
 
 /// The handler's process.
@@ -38,7 +38,7 @@ impl Handler {
             .process_group(0);
         // SAFETY: the closure is one system call, which neither allocates nor takes a lock.
         unsafe {
-            // A handler whose runtime is gone would never be ended, and could not be called.
+            // Without its runtime a handler could not be called, and would never be ended.
             starting.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?));
         }
         let mut child = starting.spawn()?;

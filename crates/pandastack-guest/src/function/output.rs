@@ -28,7 +28,7 @@ pub(super) struct Output {
 #[derive(Debug)]
 struct Pipes {
     open: Vec<(Stream, File)>,
-    /// Read buffer. Kept between calls: clearing a new one for each costs an emulated machine more
+    /// Read buffer. Reused between calls: zeroing a new one for each costs an emulated machine more
     /// than most reads.
     buffer: Vec<u8>,
 }

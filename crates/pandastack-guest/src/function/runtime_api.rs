@@ -24,7 +24,7 @@ use super::output::Output;
 const START: &str = "/2018-06-01/runtime/";
 /// Start of a request for the next call.
 const ASKS_NEXT: &[u8] = b"GET /2018-06-01/runtime/invocation/next ";
-/// Header in which our bootstraps report their peak memory. Of others it is asked at the kernel, which
+/// Header in which our bootstraps report their peak memory. For others the kernel is queried, which
 /// takes longer.
 const MEMORY_PEAK: &str = "pandastack-memory-peak-kb";
 
@@ -34,7 +34,7 @@ struct Api<'a> {
     calls: &'a Calls,
     output: &'a Output,
     handler: &'a Handler,
-    /// An answer that goes out with the next call.
+    /// A reply that is sent together with the next call.
     held: Vec<u8>,
 }
 
@@ -46,7 +46,7 @@ pub(super) fn serve(stream: TcpStream, calls: &Calls, output: &Output, handler: 
     loop {
         match api.serve_one() {
             Ok(true) => {}
-            // A handler that is killed breaks off; that is told elsewhere.
+            // A killed handler breaks the connection; its end is reported elsewhere.
             Ok(false) | Err(_) => return,
         }
     }
@@ -76,9 +76,9 @@ impl Api<'_> {
         self.stream.write_all(&answer(status, "", body.as_bytes()))
     }
 
-    /// Records a response. A handler that has already asked for the next call gets the response with that
-    /// call: otherwise it would only wake to wait again, on the processor that the answer needs on its way
-    /// out.
+    /// Records a response. A handler that has already requested the next call gets the
+    /// acknowledgement with that call: otherwise it would only wake to wait again, on the processor
+    /// that sends the response.
     fn accept(&mut self) -> io::Result<()> {
         let accepted = answer("202 Accepted", "", b"{\"status\":\"OK\"}");
         if self.reader.buffer().starts_with(ASKS_NEXT) {
@@ -110,7 +110,7 @@ impl Api<'_> {
             self.pass_on(body, &to)?;
             (None, false)
         } else {
-            // With the end of the call, in one step: whoever waits for it wakes once.
+            // Sent together with the end of the call, so that its waiter wakes once.
             let (bytes, is_cut) = self.read_all(body)?;
             let memory_peak_kb = memory_peak_kb(head);
             (Some(HandlerResponse { head: answer_head, body: bytes, memory_peak_kb }), is_cut)
@@ -170,7 +170,8 @@ impl Api<'_> {
         Ok(())
     }
 
-    /// A whole body, and whether it was cut: more than [`ANSWER_BYTES_MAX`] is read, but not kept.
+    /// A whole body, and whether it was truncated: bytes beyond [`ANSWER_BYTES_MAX`] are read and
+    /// dropped.
     fn read_all(&mut self, body: &mut Body) -> io::Result<(Vec<u8>, bool)> {
         let (mut all, mut is_cut) = (Vec::new(), false);
         loop {
@@ -196,7 +197,7 @@ fn heads_of(taken: &HandlerCall) -> String {
     let left = deadline.saturating_duration_since(Instant::now());
     let epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let deadline_ms = (epoch + left).as_millis();
-    // A line break in one of them would begin another header.
+    // A line break in a value would start another header.
     let clean = |text: &str| text.replace(['\r', '\n'], " ");
     let (id, arn, trace) = (clean(&call.id), clean(&call.arn), clean(&call.trace_id));
     let (instance, attempt, http) = (clean(&call.instance), call.attempt, u8::from(call.http));

@@ -26,7 +26,8 @@ pub(super) fn reseed(bytes: &[u8]) -> io::Result<()> {
     info.buffer_bytes = libc::c_int::try_from(length).unwrap_or(0);
     info.entropy_bits = info.buffer_bytes * 8;
     let device = OpenOptions::new().write(true).open("/dev/urandom")?;
-    // SAFETY: the kernel reads the two lengths and then as many bytes behind them as they say, all inside `info`.
+    // SAFETY: the kernel reads the two lengths and then that many bytes after them, all inside
+    // `info`.
     unsafe { rnd_add_entropy(device.as_raw_fd(), (&raw const info).cast()) }?;
     // SAFETY: takes no argument.
     unsafe { rnd_reseed_crng(device.as_raw_fd()) }?;

@@ -1,7 +1,7 @@
 //! The files that name a machine.
 //!
-//! They are overwritten in place rather than replaced or truncated: ext4 answers both of those by writing the
-//! new blocks out at once, which would put the disk in the path of every create.
+//! They are overwritten in place rather than replaced or truncated: in both cases ext4 would write
+//! the new blocks out at once, so every create would wait for the disk.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -48,7 +48,7 @@ pub(super) fn write_run_files(
     let token = identity.token.as_ref().map_or("", |token| token.expose());
     warnings.note("write the token", overwrite(&run.join("token"), token, 0o600));
     warnings.note("write the sandbox id", overwrite(&run.join("sandbox_id"), &identity.sandbox_id, 0o644));
-    // Last, because it tells warm interpreters to look at the others.
+    // Last, because it makes warm interpreters read the others.
     warnings
         .note("write the generation", overwrite(&run.join("generation"), &format!("{generation}\n"), 0o644));
 }
@@ -63,7 +63,7 @@ fn hosts_with(hosts: &str, name: &str) -> String {
     text
 }
 
-/// Images may come with a link to a service that does not run here.
+/// Images may have a link to a service that does not run here.
 fn write_resolv_conf(path: &Path, servers: &str) -> io::Result<()> {
     if path.is_symlink() {
         std::fs::remove_file(path)?;

@@ -60,7 +60,8 @@ pub(super) fn regenerate_ssh_host_keys(warnings: &mut Warnings) {
         if !Path::new(&path).exists() {
             continue;
         }
-        // Removed first: a machine without a key is safe, one with a shared key is not.
+        // Remove the key first: a machine without a key is safe, a machine with a shared key is
+        // not.
         let _ = std::fs::remove_file(&path);
         let _ = std::fs::remove_file(format!("{path}.pub"));
         let argv = [KEYGEN, b"-q", b"-N", b"", b"-t", kind.as_bytes(), b"-f", path.as_bytes()];

@@ -1,11 +1,11 @@
 //! The identity gate: gives a restored or forked machine its own identity.
 //!
-//! Order matters: first what must never be shared (random numbers, time), then names, then what user code may
-//! look at, then hooks; the caller thaws user processes last. Entropy and clock are hard: if either fails,
-//! nothing is thawed. The rest is reported as warnings: a machine with an old `/etc/hosts` is better than
-//! none.
+//! Order matters: first state that must never be shared (random numbers, time), then names, then
+//! files that user code may read, then hooks; the caller thaws user processes last. Entropy and
+//! clock are mandatory: if either fails, nothing is thawed. The rest is reported as warnings: a
+//! machine with an old `/etc/hosts` is better than none.
 //!
-//! Everything runs on the event loop, on purpose: nothing else may happen before it is done.
+//! Everything runs on the event loop on purpose: no other work may run before it is done.
 
 mod entropy;
 mod etc;
@@ -54,8 +54,8 @@ impl IdentityState {
         let begun = Instant::now();
         validate(identity)?;
         if around.is_machine {
-            // Also where it only stood still: it may have been copied meanwhile, and whoever has the copy
-            // knows its generator.
+            // Also after a mere pause: the machine may have been copied during it, and the copy
+            // would have the same generator state.
             entropy::reseed(identity.entropy.expose()).map_err(|error| {
                 ErrorBody::new(ErrorCode::Io, format!("cannot reseed the random generator: {error}"))
             })?;

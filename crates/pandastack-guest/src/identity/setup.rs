@@ -1,7 +1,8 @@
-//! What the operator gives to every guest: certificate authorities, and the addresses of package mirrors.
+//! The operator's settings for every guest: certificate authorities, and the addresses of package
+//! mirrors.
 //!
-//! Files of the image and the user are kept. Ours are recognized by a mark, replaced when the operator's
-//! settings changed, and removed when they are gone.
+//! Files of the image and the user are kept. Ours have a marker; they are replaced when the
+//! operator's settings change, and removed when the settings are removed.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -13,8 +14,8 @@ use super::etc::overwrite;
 use super::warnings::Warnings;
 use crate::environment::GuestEnvironment;
 
-/// Begins and ends our part of the trusted certificates. The file that `update-ca-certificates` reads has the
-/// same marks, so they survive its run.
+/// Markers of our part of the trusted certificates. The file that `update-ca-certificates` reads
+/// has the same marks, so they survive its run.
 const BEGIN: &str = "# begin of the operator's certificates, set by pandastack\n";
 const END: &str = "# end of the operator's certificates\n";
 /// First line of the configuration of cargo, if it is ours.
@@ -25,7 +26,7 @@ const TRUSTED: &str = "etc/ssl/certs/ca-certificates.crt";
 const OWN: &str = "usr/local/share/ca-certificates/pandastack-operator.crt";
 /// Cargo reads `.cargo/config.toml` of every directory above the one it runs in.
 const CARGO_CONFIG: &str = ".cargo/config.toml";
-/// Where Debian lists its archives.
+/// Files in which Debian lists its archives.
 const APT_SOURCES: [&str; 2] = ["etc/apt/sources.list", "etc/apt/sources.list.d/debian.sources"];
 /// Names of Debian's archives, the last part of their addresses.
 const ARCHIVES: [&str; 2] = ["debian", "debian-security"];

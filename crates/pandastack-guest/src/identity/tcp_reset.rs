@@ -21,7 +21,7 @@ const NLMSG_HEADER_BYTES: usize = 16;
 const REQUEST_BYTES: usize = NLMSG_HEADER_BYTES + 56;
 const NO_COOKIE: u32 = u32::MAX;
 
-/// Resets every outbound connection. Ignores those that have already ended.
+/// Resets every outbound connection. Ignores connections that have already ended.
 pub(super) fn reset_outbound() -> io::Result<()> {
     let sockets = read_sockets();
     let outbound = outbound(&sockets);

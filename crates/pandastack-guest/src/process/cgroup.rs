@@ -65,7 +65,7 @@ impl UserCgroup {
         std::fs::write(self.path.join("cgroup.subtree_control"), CONTROLLERS)?;
         if let Some(bytes) = limits.memory_bytes_max {
             std::fs::write(child.path.join("memory.max"), bytes.to_string())?;
-            // The whole tree goes, or a half-killed pipeline would look like success.
+            // Kill the whole tree: a half-killed pipeline would look like success.
             std::fs::write(child.path.join("memory.oom.group"), "1")?;
         }
         if let Some(pids) = limits.pids_max {
@@ -145,7 +145,7 @@ impl ProcessCgroup {
         std::fs::write(self.path.join("cgroup.kill"), "1")
     }
 
-    /// Removes the group if nothing runs in it any more; tells whether it is gone.
+    /// Removes the group if it is empty; returns whether it was removed.
     pub(crate) fn try_remove(&self) -> bool {
         match std::fs::remove_dir(&self.path) {
             Ok(()) => true,

@@ -16,7 +16,7 @@ use nix::errno::Errno;
 const CHILD_STACK_BYTES: usize = 64 * 1024;
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
-/// Everything the child does, ready before it exists.
+/// All inputs of the child's actions, prepared before it exists.
 pub(crate) struct ChildPlan {
     /// The program's path; already looked up.
     pub(crate) program: CString,
@@ -26,7 +26,7 @@ pub(crate) struct ChildPlan {
     pub(crate) env: Vec<CString>,
     /// Working directory.
     pub(crate) cwd: CString,
-    /// User, group and supplementary groups; `None` leaves them as they are.
+    /// User, group and supplementary groups; `None` leaves them unchanged.
     pub(crate) credentials: Option<Credentials>,
     /// Standard input, output and error.
     pub(crate) stdio: [OwnedFd; 3],
@@ -56,7 +56,7 @@ pub(crate) enum Stage {
     Exec = 5,
 }
 
-/// Why no child runs.
+/// Reason why no child was started.
 #[derive(Debug)]
 pub(crate) struct SpawnError {
     pub(crate) stage: Stage,
@@ -155,8 +155,8 @@ fn null_terminated(strings: &[CString]) -> Vec<*const c_char> {
 #[cfg(target_arch = "x86_64")]
 unsafe fn clone_vfork(args: &CloneArgs, frame: *mut c_void) -> isize {
     let result: isize;
-    // SAFETY: the parent's registers are as declared; the child starts on its own, 16-byte aligned stack and
-    // never comes back.
+    // SAFETY: the parent's registers are as declared; the child starts on its own, 16-byte aligned
+    // stack and never returns.
     unsafe {
         asm!(
             "syscall",
@@ -210,11 +210,12 @@ fn become_program(frame: &ChildFrame) -> Stage {
             return Stage::Session;
         }
         if frame.reset_priority {
-            // Best effort: a child that keeps its parent's priority is no reason to fail.
+            // Best effort: a child may keep its parent's priority.
             libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, 0, 0);
         }
         if let Some((uid, gid, groups, count)) = frame.credentials {
-            // By number: libc's functions would change the ids of this program's other threads.
+            // Direct system calls: libc's functions would change the ids of this program's other
+            // threads.
             if libc::syscall(libc::SYS_setgroups, count, groups) < 0
                 || libc::syscall(libc::SYS_setresgid, gid, gid, gid) < 0
                 || libc::syscall(libc::SYS_setresuid, uid, uid, uid) < 0
@@ -225,10 +226,10 @@ fn become_program(frame: &ChildFrame) -> Stage {
         if libc::chdir(frame.cwd) < 0 {
             return Stage::Directory;
         }
-        // All of ours close on exec already; this is for what an ancestor may have left open.
+        // Our own descriptors are all close-on-exec; this closes any that an ancestor left open.
         libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
-        // Rust ignores SIGPIPE, a shell ignores the others for what it starts in the background; and ignored signals
-        // stay ignored across exec.
+        // Rust ignores SIGPIPE, a shell ignores the others for background processes, and ignored
+        // signals stay ignored across exec.
         for signal in [libc::SIGPIPE, libc::SIGINT, libc::SIGQUIT] {
             libc::signal(signal, libc::SIG_DFL);
         }

@@ -139,13 +139,13 @@ impl Input {
     }
 }
 
-/// Sends end of input to a terminal's reader; false if there is no room for that now.
+/// Sends end of input to a terminal's reader; false if the terminal's buffer is full.
 fn end_terminal(terminal: &OwnedFd) -> bool {
     loop {
         match write(terminal, &[END_OF_TRANSMISSION]) {
             Err(Errno::EINTR) => {}
             Err(Errno::EAGAIN) => return false,
-            // A terminal that nobody holds any more needs no end.
+            // A closed terminal needs no end of input.
             Ok(_) | Err(_) => return true,
         }
     }

@@ -11,9 +11,10 @@
 //! - A process ends when its main process ends, even if something that it left behind holds its pipes open.
 //! - Its remaining children continue, keep their control group, and their output still lands in the ring.
 //! - Timeouts and SIGKILL reach everything in the control group.
-//! - A follower that is lost has some time to come back, during which the process waits rather than lose its output.
+//! - A disconnected follower has some time to reconnect, during which the process blocks rather
+//!   than lose output.
 //!
-//! Left to others: streams to the host (`server`), who may start what (the host).
+//! Out of scope: streams to the host (`server`), permission to start processes (the host).
 
 mod cgroup;
 mod clone;

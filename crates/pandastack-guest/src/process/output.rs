@@ -23,12 +23,12 @@ pub(crate) struct Output {
     watched: bool,
     /// After the process ended: the maximum number of its bytes that can still be in the pipe.
     drain_left: Option<usize>,
-    /// Everything that the process itself wrote is in the ring.
+    /// Whether everything that the process itself wrote is in the ring.
     settled: bool,
 }
 
 impl Output {
-    /// An output that is read from `pipe`; without one, nothing ever comes.
+    /// An output that is read from `pipe`; without a pipe it stays empty.
     pub(crate) fn new(pipe: Option<OwnedFd>, token: Token, poller: &Poller) -> std::io::Result<Self> {
         if let Some(pipe) = &pipe {
             poller.watch_readable(pipe, token)?;
@@ -54,8 +54,9 @@ impl Output {
         }
     }
 
-    /// Moves bytes from the pipe into the ring while there is room. `sent` is the least offset that attached
-    /// readers got so far; some way behind it may still be in flight and is kept for a reconnect.
+    /// Moves bytes from the pipe into the ring while there is room. `sent` is the lowest offset
+    /// sent to the attached readers; output shortly before it may still be in flight and is kept
+    /// for a reconnect.
     pub(crate) fn pump(&mut self, sent: Option<u64>, scratch: &mut [u8], poller: &Poller) {
         let keep_from = sent.map(|offset| offset.saturating_sub(OUTPUT_UNSEEN_BYTES as u64));
         for _ in 0..READS_PER_TURN_MAX {
@@ -69,7 +70,8 @@ impl Output {
                 Ok(count) => {
                     self.ring.push(&scratch[..count]);
                     self.count_drained(count);
-                    // Probably empty now; the poller tells if not. While draining, only an empty pipe is proof.
+                    // Probably empty now; the poller reports if not. While draining, only an empty
+                    // pipe is proof.
                     if count < room && (self.settled || self.drain_left.is_none()) {
                         break;
                     }

@@ -36,7 +36,7 @@ impl Ring {
     }
 
     /// Number of bytes that can be pushed without dropping any from `keep_from` on. Without a
-    /// reader nothing has to be kept.
+    /// reader no bytes have to be kept.
     pub(crate) fn free_bytes(&self, keep_from: Option<u64>) -> usize {
         let Some(keep_from) = keep_from else { return self.limit };
         let kept = self.end().saturating_sub(keep_from.max(self.start));

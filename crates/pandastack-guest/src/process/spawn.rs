@@ -48,13 +48,13 @@ pub(crate) struct SpawnContext {
 /// A started process and the guest program's ends of its pipes.
 #[derive(Debug)]
 pub(crate) struct SpawnedChild {
-    /// When it was asked for: its time and its timeout count from here.
+    /// When it was requested: its duration and its timeout count from here.
     pub(crate) asked: Instant,
     pub(crate) pid: i32,
     pub(crate) cgroup: Option<ProcessCgroup>,
     pub(crate) stdin: Option<OwnedFd>,
     pub(crate) stdout: OwnedFd,
-    /// A terminal has none of its own.
+    /// `None` for a terminal, which has only one output.
     pub(crate) stderr: Option<OwnedFd>,
     pub(crate) terminal: Option<Terminal>,
 }
@@ -68,7 +68,7 @@ struct Stdio {
     terminal: Option<Terminal>,
 }
 
-/// Starts a process as asked.
+/// Starts a process from a request.
 pub(crate) fn spawn_process(
     context: &SpawnContext,
     id: ProcessId,
@@ -148,7 +148,7 @@ fn environment(context: &SpawnContext, user: &User, spec: &ProcessSpec) -> BTree
 fn read_environment_file(root: &Path) -> String {
     let mut text = String::new();
     if let Ok(file) = File::open(root.join("etc/environment")) {
-        // A file that is not text counts as empty.
+        // A file that is not UTF-8 text counts as empty.
         let _ = std::io::Read::read_to_string(
             &mut std::io::Read::take(file, ENVIRONMENT_FILE_BYTES_MAX),
             &mut text,
@@ -201,7 +201,7 @@ fn find_program(name: &str, path: &str) -> Result<PathBuf, ErrorBody> {
 }
 
 fn working_directory(context: &SpawnContext, spec: &ProcessSpec, user: &User) -> Result<CString, ErrorBody> {
-    // A default directory that is gone must not keep every command from starting.
+    // A missing default directory must not prevent every command from starting.
     let default = context.cwd.as_ref().filter(|cwd| Path::new(cwd).is_dir());
     match &spec.cwd {
         Some(cwd) => c_string(cwd.as_bytes()),

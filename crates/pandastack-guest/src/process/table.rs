@@ -20,9 +20,9 @@ use crate::poller::{Part, Poller, Token};
 
 /// Processes that may run at once.
 pub(crate) const RUNNING_MAX: usize = 1024;
-/// Ended processes kept for late readers.
+/// Number of ended processes kept for late readers.
 const ENDED_MAX: usize = 128;
-/// Output bytes kept of all ended processes together.
+/// Output bytes kept of all ended processes.
 const ENDED_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Longest time that an ended process is kept.
 const ENDED_AGE_MAX: Duration = Duration::from_secs(600);
@@ -46,12 +46,12 @@ pub(crate) struct Process {
     exit: Option<(ExitStatus, Instant)>,
     /// Calls that follow it.
     pub(crate) readers: Vec<u32>,
-    /// Position of a lost follower that may come back.
+    /// Position of a disconnected follower that may reconnect.
     pub(crate) held: Option<OutputHold>,
     terminal: Option<Terminal>,
 }
 
-/// Output is held back as if a reader had come this far.
+/// Output is kept as if a reader had read this far.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OutputHold {
     pub(crate) until: Instant,
@@ -170,7 +170,7 @@ impl Process {
         self.exit.is_none()
     }
 
-    /// Sends a signal; SIGKILL goes to everything that it ever started.
+    /// Sends a signal; SIGKILL also reaches everything that the process started.
     pub(crate) fn signal(&self, signal: i32) -> Result<(), ErrorBody> {
         let signal = Signal::try_from(signal)
             .map_err(|_| ErrorBody::new(ErrorCode::Invalid, format!("{signal} is not a signal number")))?;
@@ -326,7 +326,7 @@ impl ProcessTable {
         self.processes.values().flat_map(|process| [timeouts(process), holds(process)]).flatten().min()
     }
 
-    /// Forgets followers that did not come back; returns the processes that may continue.
+    /// Drops followers that did not reconnect in time; returns the processes that may continue.
     pub(crate) fn release_holds(&mut self, now: Instant) -> Vec<ProcessId> {
         let over = |process: &&mut Process| process.held.is_some_and(|held| held.until <= now);
         let release = |process: &mut Process| {
@@ -336,7 +336,7 @@ impl ProcessTable {
         self.processes.values_mut().filter(over).map(release).collect()
     }
 
-    /// Kills what has run for too long.
+    /// Kills processes that exceeded their timeout.
     pub(crate) fn fire_timeouts(&mut self, now: Instant) {
         for process in self.processes.values_mut() {
             if process.is_running() && process.deadline.is_some_and(|deadline| deadline <= now) {

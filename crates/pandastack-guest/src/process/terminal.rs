@@ -35,9 +35,10 @@ impl Terminal {
         // SAFETY: the call takes plain numbers and returns a new descriptor.
         let device = unsafe { libc::ioctl(controller.as_raw_fd(), libc::TIOCGPTPEER, flags) };
         check("open", device)?;
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new and has no other owner.
         let device = File::from(unsafe { OwnedFd::from_raw_fd(device) });
-        // Only root may give it away; elsewhere (tests) it already belongs to whoever runs this.
+        // Only root may change its owner; otherwise (in tests) it already belongs to the current
+        // user.
         if nix::unistd::geteuid().is_root() {
             std::os::unix::fs::fchown(&device, Some(uid), None)
                 .and_then(|()| device.set_permissions(PermissionsExt::from_mode(DEVICE_MODE)))
@@ -57,7 +58,7 @@ impl Terminal {
         self.size
     }
 
-    /// Changes the size; the kernel tells the foreground program.
+    /// Changes the size; the kernel notifies the foreground program.
     pub(crate) fn resize(&mut self, size: TerminalSize) -> Result<(), ErrorBody> {
         if size.rows == 0 || size.cols == 0 {
             return Err(ErrorBody::new(ErrorCode::Invalid, "a terminal has at least one row and one column"));

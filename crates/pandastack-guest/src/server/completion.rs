@@ -41,7 +41,7 @@ impl Server {
                 }
             }
             Completion::Spawned { epoch, stream, process, attach, spec, result } => {
-                // The process is entered whatever became of the call: it runs.
+                // Record the process even if the call is gone: it runs.
                 let started = self.enter(process, &spec, result);
                 if self.session.stream_mut(epoch, stream).is_some() {
                     self.answer_start(stream, attach, started);

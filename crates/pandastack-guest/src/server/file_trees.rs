@@ -101,7 +101,7 @@ impl Server {
         }
     }
 
-    /// One turn of a follower: at most one page.
+    /// Sends to one follower: at most one page.
     pub(super) fn pump_watch(&mut self, id: u32, reader: WatchReader) {
         // A page's length is not known before it is made; without enough credit the next grant tries again.
         if !self.session.has_page_credit(id) {

@@ -90,7 +90,7 @@ impl Server {
         })
     }
 
-    /// Serves until told to shut down.
+    /// Serves until a shutdown request.
     pub(crate) fn run(&mut self) -> io::Result<Shutdown> {
         loop {
             let ready = self.poller.wait(self.processes.next_deadline())?;
@@ -107,15 +107,15 @@ impl Server {
             if let Some(shutdown) = self.shutdown {
                 return Ok(shutdown);
             }
-            // After the answers are out: none of it is urgent.
+            // After the replies are sent: none of this is urgent.
             if self.session.take_prune_request() {
                 self.processes.prune();
             }
         }
     }
 
-    /// Sends until all streams are empty or the host accepts no more. A flush may make room for streams
-    /// that found none, and no event would tell them.
+    /// Sends until all streams are empty or the host accepts no more. A flush may make room for
+    /// streams that were blocked, and no event would report that.
     fn send_ready(&mut self) {
         loop {
             self.pump();

@@ -32,7 +32,7 @@ impl Server {
         }
     }
 
-    /// Fills a process's rings and tells its followers.
+    /// Fills a process's rings and notifies its followers.
     pub(super) fn pump_process(&mut self, id: ProcessId) {
         let Ok(process) = self.processes.get_mut(id) else { return };
         for stream in [OutputStream::Stdout, OutputStream::Stderr] {
@@ -48,14 +48,14 @@ impl Server {
         }
     }
 
-    /// One turn of a follower: at most one frame per output.
+    /// Sends to one follower: at most one frame per output.
     fn pump_reader(&mut self, id: u32, mut reader: Reader) {
         let mut sent_any = false;
         for stream in [OutputStream::Stdout, OutputStream::Stderr] {
             match self.send_output(id, &mut reader, stream) {
                 SendOutcome::Nothing => {}
                 SendOutcome::Something => sent_any = true,
-                // The host's next grant puts the stream back in line.
+                // The host's next grant queues the stream again.
                 SendOutcome::NoCredit => return self.store_reader(id, reader),
             }
         }

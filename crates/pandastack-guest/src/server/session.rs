@@ -209,7 +209,7 @@ impl Server {
                 process.id
             })
             .collect();
-        // Nobody follows any more: what a reader held back continues as far as its return allows.
+        // No follower is left: output that a reader held back continues, within the reconnect window.
         for id in ids {
             self.pump_process(id);
         }
@@ -228,7 +228,7 @@ impl Server {
                     self.session.mark_ready(id);
                 }
             }
-            // The host's hello: generation 1 is the first, so there is nothing to fall back to.
+            // The host's hello: generation 1 is the first, so no earlier one exists to fall back to.
             FrameKind::Hello | FrameKind::Event | FrameKind::Reply => {}
         }
     }

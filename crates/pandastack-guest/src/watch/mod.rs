@@ -7,12 +7,12 @@
 //! Watches live in the guest, because there they survive the agent, a sleep and a snapshot.
 //!
 //! Invariants:
-//! - A watch outlives its follower and its connection, so a host that was restarted, or a machine that
-//!   slept, continues where it stopped. Sequence numbers have no gaps; what was lost is a change of its own,
-//!   an overflow.
-//! - Memory is bounded: [`WATCHES_MAX`] rings of [`RING_BYTES_MAX`], [`DIRECTORIES_MAX`] directories each. A watch
-//!   without a follower gives way to a new one.
-//! - The thread does what may wait for a disk; the event loop only reads rings.
+//! - A watch outlives its follower and its connection, so a host that was restarted, or a machine
+//!   that slept, continues where it stopped. Sequence numbers have no gaps; lost changes are
+//!   reported as a change of kind overflow.
+//! - Memory is bounded: [`WATCHES_MAX`] rings of [`RING_BYTES_MAX`], [`DIRECTORIES_MAX`]
+//!   directories each. A new watch may replace one without a follower.
+//! - The thread does all work that may wait for a disk; the event loop only reads rings.
 
 mod ring;
 mod tree;
@@ -38,7 +38,7 @@ const WATCHES_MAX: usize = 32;
 const DIRECTORIES_MAX: usize = 16 * 1024;
 /// Bytes of changes that a watch keeps; older ones go.
 const RING_BYTES_MAX: usize = 256 * 1024;
-/// Time for which a watch without a follower is kept even if others need its place.
+/// Time for which a watch without a follower is not replaced.
 const KEPT: Duration = Duration::from_secs(60);
 /// Stack of a watch's thread.
 const STACK_BYTES: usize = 128 * 1024;
@@ -133,7 +133,7 @@ fn follow(mut tree: Tree, shared: &Shared) {
 /// A page of a watch's changes.
 pub(crate) struct Page {
     pub(crate) changes: Vec<Change>,
-    /// The path is gone and every change was read.
+    /// Whether the path is gone and every change was read.
     pub(crate) ended: bool,
 }
 
@@ -163,7 +163,7 @@ impl Watches {
 
     /// The news were taken.
     pub(crate) fn clear_wake(&self) {
-        // Nothing to read means that an earlier call took it.
+        // An empty read means that an earlier call consumed the wake-up.
         let _ = self.wake.read();
     }
 
@@ -178,7 +178,8 @@ impl Watches {
         })
     }
 
-    /// Adds a started watch. If there is no room, it replaces one that `followed` does not know.
+    /// Adds a started watch. If the table is full, it replaces a watch for which `followed` returns
+    /// false.
     pub(crate) fn enter(&mut self, watch: Watch, followed: impl Fn(u64) -> bool) -> Result<u64, ErrorBody> {
         if self.watches.len() >= WATCHES_MAX {
             let oldest = self
@@ -198,7 +199,8 @@ impl Watches {
         Ok(self.last_id)
     }
 
-    /// The changes of a watch after a sequence number, at most `bytes_max` of JSON; `None` when it is not there.
+    /// The changes of a watch after a sequence number, at most `bytes_max` of JSON; `None` if the
+    /// watch does not exist.
     pub(crate) fn page(&mut self, id: u64, after: u64, bytes_max: usize) -> Option<Page> {
         let watch = self.watches.get_mut(&id)?;
         watch.followed_at = Instant::now();

@@ -19,7 +19,7 @@ pub(super) struct NewChange {
 }
 
 impl NewChange {
-    /// A change that stands for missed ones.
+    /// A change that represents missed ones.
     pub(super) fn overflow() -> Self {
         Self { kind: ChangeKind::Overflow, path: RawPath::default(), to: None, is_directory: false }
     }
@@ -34,7 +34,7 @@ pub(super) struct Ring {
     last: u64,
     /// The last change that any follower got.
     read: u64,
-    /// No more will come.
+    /// Whether no more changes follow.
     pub(super) ended: bool,
 }
 

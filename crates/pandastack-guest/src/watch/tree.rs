@@ -18,7 +18,8 @@ use pandastack_guest_proto::message::{ChangeKind, RawPath};
 use super::ring::NewChange;
 use crate::files::{TemporaryKind, temporary};
 
-/// The two halves of a rename come one after the other, but may be read apart; the second is awaited this long.
+/// The two halves of a rename are consecutive, but may be read separately; this is the wait for the
+/// second.
 const SECOND_HALF_WAIT_MS: u8 = 10;
 
 /// A watched path.
@@ -66,7 +67,7 @@ impl Tree {
             let path = self.root.join(&relative);
             match self.inotify.add_watch(&path, watch_flags()) {
                 Ok(descriptor) => self.directories.insert(descriptor, relative.clone()),
-                // One below that vanished meanwhile; the top must be there.
+                // An entry below the top may have vanished; the top itself must exist.
                 Err(nix::errno::Errno::ENOENT | nix::errno::Errno::ENOTDIR)
                     if !relative.as_os_str().is_empty() =>
                 {
@@ -92,7 +93,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Changes since the last time, and whether the watched path itself is gone.
+    /// Changes since the last read, and whether the watched path itself is gone.
     pub(super) fn read(&mut self) -> (Vec<NewChange>, bool) {
         let mut events = self.inotify.read_events().unwrap_or_default();
         if events.last().is_some_and(|last| last.mask.contains(AddWatchFlags::IN_MOVED_FROM)) {
@@ -154,7 +155,7 @@ impl Tree {
         changes.push(change(ChangeKind::Modified, &path, false));
     }
 
-    /// One event; true when the watched path itself is gone.
+    /// Handles one event; true if the watched path itself is gone.
     fn happened(&mut self, event: &InotifyEvent, changes: &mut Vec<NewChange>) -> bool {
         let has = |flag| event.mask.contains(flag);
         if has(AddWatchFlags::IN_Q_OVERFLOW) {
@@ -171,7 +172,7 @@ impl Tree {
         }
         let is_directory = has(AddWatchFlags::IN_ISDIR);
         if has(AddWatchFlags::IN_DELETE_SELF) || has(AddWatchFlags::IN_MOVE_SELF) {
-            // Of a directory below, its parent tells.
+            // For a directory below, its parent reports the event.
             let is_top = path.as_os_str().is_empty();
             if is_top {
                 changes.push(change(ChangeKind::Removed, &path, is_directory));
@@ -195,7 +196,7 @@ impl Tree {
         false
     }
 
-    /// A directory went elsewhere: changes there are not reported.
+    /// A directory was moved away: stop reporting its changes.
     fn forget(&mut self, path: &Path) {
         let gone = self.directories.extract_if(|_, directory| directory.starts_with(path));
         for (descriptor, _) in gone.collect::<Vec<_>>() {

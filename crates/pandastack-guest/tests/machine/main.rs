@@ -129,7 +129,7 @@ async fn a_machine_boots_serves_and_powers_off() {
     let client = machine.connect().await;
     eprintln!("boot to first answer: {:?}", begun.elapsed());
     check_environment(&client).await;
-    // The emulator takes one connection at a time; the next one waits until this one is gone.
+    // The emulator accepts one connection at a time; the next one waits until this one is closed.
     drop(client);
     check_identity(&machine).await;
     check_idle_without_host(&machine).await;
@@ -184,7 +184,7 @@ async fn check_identity(machine: &Machine) {
     let there: u64 = sh(&client, "date +%s").await.parse().unwrap();
     let here = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
     assert!(here.abs_diff(there) <= 2, "clock: {there} there, {here} here");
-    // A connection to the outside (to an address that never answers) is reset, one inside is not.
+    // An outbound connection (to an address that never answers) is reset, a local one is not.
     let stuck = client.start(ProcessSpec::argv(["python3", "-c", CONNECTIONS])).await.unwrap();
     let begun = Instant::now();
     while !client.read_file_whole("/tmp/ready", 10).await.is_ok_and(|ready| &ready[..] == b"ready") {
@@ -211,7 +211,7 @@ async fn check_idle_without_host(machine: &Machine) {
         stat.split(' ').skip(13).take(2).map(|field| field.parse::<u64>().unwrap()).sum()
     };
     let before = ticks(machine.connect().await).await;
-    // Time itself is what is measured here: a spinning program would use up most of it.
+    // The test measures time itself: a spinning program would use most of it.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let used = ticks(machine.connect().await).await - before;
     assert!(used < 50, "{used} of 200 ticks were used with no host connected");

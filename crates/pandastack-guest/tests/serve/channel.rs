@@ -97,18 +97,18 @@ async fn hostile_guest(says: Vec<u8>) -> ClientError {
             br#"{"generation":1,"version":"x","from_the_future":[1]}"#,
         );
         theirs.write_all(&[vec![0x77; 200_000], hello].concat()).await.unwrap();
-        // The first request, whatever it is.
+        // The first request, of any kind.
         let mut request = vec![0; 4096];
         while !request.starts_with(&[0xA5, 2]) {
             let _ = theirs.read(&mut request).await.unwrap();
         }
         let _ = theirs.write_all(&says).await;
-        // Until the host hangs up.
+        // Until the host disconnects.
         while theirs.read(&mut request).await.is_ok_and(|count| count > 0) {}
     });
     let client = GuestClient::connect(ours, STEP).await.unwrap();
     let error = match client.exec(ProcessSpec::shell("true")).await {
-        // Not reading what comes, so that credit is what stops it.
+        // Do not read, so that missing credit stops the sender.
         Ok(_stream) => client.closed().await,
         Err(error) => error,
     };

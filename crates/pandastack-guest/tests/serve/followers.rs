@@ -1,4 +1,4 @@
-//! Terminals, and followers that come, go and come back.
+//! Terminals, and followers that attach, disconnect and reconnect.
 
 use pandastack_guest_proto::client::{ProcessEvent, ProcessStream};
 use pandastack_guest_proto::limits::OUTPUT_RING_BYTES;
@@ -26,8 +26,9 @@ async fn read_until(stream: &mut ProcessStream, seen: &mut String, wanted: &str)
 async fn a_terminal_has_a_size_and_a_foreground_process() {
     let guest = Guest::start();
     let client = guest.connect().await;
-    // A signal that comes while the shell reads ends the read: it has to ask again. At the end it reads rather than
-    // starts another program: a shell forgets a Ctrl-C that comes just before it has started one.
+    // A signal during the shell's read ends the read, so it reads again. At the end it reads
+    // instead of starting another program: a shell loses a Ctrl-C that arrives just before it
+    // starts one.
     let line = "trap 'stty size' WINCH; tty; stty size; echo $TERM; \
                 until read name; do :; done; echo hello $name; read never";
     let started = client.start(on_terminal(line)).await.unwrap();

@@ -41,7 +41,7 @@ impl Guest {
         let directory = Path::new(mount).join(format!("pandastack-guest-test-{}-{test}", std::process::id()));
         match std::fs::create_dir(&directory) {
             Ok(()) => Some(Self::start_in(Some(directory))),
-            // Not root, or in a container that may only look.
+            // Not root, or in a container with read-only control groups.
             Err(error)
                 if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) =>
             {

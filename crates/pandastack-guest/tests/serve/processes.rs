@@ -125,7 +125,7 @@ async fn a_slow_reader_blocks_only_its_own_process() {
         .exec(ProcessSpec::shell("i=0; while [ $i -lt 400000 ]; do echo line $i; i=$((i+1)); done"))
         .await
         .unwrap();
-    // Not reading `slow`: its window and ring fill up, everything else continues.
+    // Do not read `slow`: its window and ring fill up, everything else continues.
     for _ in 0..20 {
         assert_eq!(text(&sh(&client, "echo quick").await), "quick\n");
     }

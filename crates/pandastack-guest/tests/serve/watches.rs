@@ -102,7 +102,7 @@ async fn a_watch_resumes_at_its_position() {
     let mut stream = watch(&client, &root, Some(position)).await;
     assert!(stream.resumed());
     let seen = until(&mut stream, ChangeKind::Created, "while away").await;
-    // Numbers go on without a gap.
+    // Sequence numbers have no gap.
     assert!(seen.windows(2).all(|pair| pair[1].sequence == pair[0].sequence + 1), "{seen:?}");
     assert_eq!(seen[0].sequence, position.sequence + 1);
     // Any other watch starts again.

@@ -8,7 +8,7 @@ use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use crate::command::Program;
 use crate::error::ImageError;
 
-/// Installers must neither ask nor talk to services.
+/// Installers must neither prompt nor contact services.
 const ENVIRONMENT: &[&str] = &[
     "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME=/root",

@@ -9,7 +9,7 @@ use super::chroot::Chroot;
 use crate::error::ImageError;
 use crate::recipe::Recipe;
 
-/// Emptied, but kept as directories.
+/// Directories to empty.
 const EMPTIED: &[&str] =
     &["var/lib/apt/lists", "var/cache/apt", "var/log", "var/cache/debconf", "tmp", "var/tmp", "run"];
 
@@ -22,7 +22,7 @@ const IDENTITY: &[(&str, &str)] = &[
     ("etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost ip6-localhost\n"),
 ];
 
-/// Writes what the recipe lists, then runs its commands.
+/// Writes the recipe's files, then runs its commands.
 pub(super) fn apply(chroot: &Chroot, recipe: &Recipe) -> Result<(), ImageError> {
     for file in &recipe.files {
         write(chroot.root(), &file.path, &file.content, file.mode)?;
@@ -39,7 +39,7 @@ pub(super) fn apply(chroot: &Chroot, recipe: &Recipe) -> Result<(), ImageError> 
     Ok(())
 }
 
-/// Adds to what a parent wrote; the last line for a name wins.
+/// Appends to the parent's file; the last line for a name wins.
 fn write_environment(root: &Path, recipe: &Recipe) -> Result<(), ImageError> {
     if recipe.environment.is_empty() {
         return Ok(());

@@ -18,7 +18,7 @@ const PREFERENCES: &str = "etc/apt/preferences.d/pandastack-lock";
 const BUILD_SETTINGS: &str = "etc/apt/apt.conf.d/99mmdebstrap";
 const LISTS: &str = "var/lib/apt/lists";
 
-/// Installs a minimal Debian and the recipe's packages into `root`. Returns what was installed.
+/// Installs a minimal Debian and the recipe's packages into `root`. Returns the installed packages.
 pub(crate) fn bootstrap(
     root: &Path,
     download: &Path,
@@ -152,7 +152,7 @@ fn installed(root: &Path) -> Result<Pins, ImageError> {
     Ok(pins)
 }
 
-/// The package indexes in the tree, whatever apt compressed them with.
+/// Reads the package indexes in the tree, with any compression that apt uses.
 fn read_lists(root: &Path) -> Result<String, ImageError> {
     let dir = root.join(LISTS);
     let listing = std::fs::read_dir(&dir).map_err(ImageError::io("list", &dir))?;

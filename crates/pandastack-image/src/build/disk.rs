@@ -25,8 +25,9 @@ impl Disk {
         sized.map_err(ImageError::io("create", &disk.image))?;
         Program::new("mkfs.ext4", "format the image")
             .args(["-q", "-F", "-L", "rootfs"])
-            // No block is kept for root, and nothing is left for the guest to initialize in the background: that
-            // would dirty every sandbox's disk a few seconds after its first mount.
+            // Reserve no blocks for root, and leave nothing for the guest to initialize in the
+            // background: that would dirty every sandbox's disk a few seconds after its first
+            // mount.
             .args(["-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0,discard,root_owner=0:0"])
             .args(["-J", &format!("size={JOURNAL_MIB}")])
             .arg(&disk.image)
@@ -34,7 +35,7 @@ impl Disk {
         Ok(disk)
     }
 
-    /// A copy of the parent's file system, enlarged if asked for.
+    /// A copy of the parent's file system, enlarged if requested.
     pub(super) fn from_parent(work: &Path, parent: &Path, disk_gib: u64) -> Result<Disk, ImageError> {
         let disk = Disk::in_work(work);
         store::copy_file(parent, &disk.image)
@@ -107,7 +108,7 @@ impl DiskMount<'_> {
 impl Drop for DiskMount<'_> {
     fn drop(&mut self) {
         if self.is_mounted {
-            // The build has failed already, and what cannot be unmounted goes with the namespace.
+            // The build has failed already, and remaining mounts disappear with the namespace.
             let _ = Program::new("umount", "unmount the image").arg("--lazy").arg(&self.disk.root).run();
         }
     }

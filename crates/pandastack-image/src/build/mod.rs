@@ -6,9 +6,9 @@
 //! <work>/download       what apt, pip and npm of the host fetched
 //! ```
 //!
-//! The namespace belongs to one thread: when it ends, in whatever way, every mount and loop device
-//! goes with it, and no other process on the host ever sees them. Programs of the tree run in a
-//! chroot without network; only the host's own clients fetch anything. Debian, PyPI and npm
+//! The namespace belongs to one thread: when the thread ends, for any reason, every mount and loop
+//! device goes with it, and no other process on the host ever sees them. Programs of the tree run
+//! in a chroot without network; only the host's own clients fetch anything. Debian, PyPI and npm
 //! packages are pinned by the template's lock.
 
 mod chroot;

@@ -1,7 +1,8 @@
-//! npm packages: installed beside the tree by the host's npm from the lock, then the wanted files moved in.
+//! npm packages: the host's npm installs them from the lock outside the tree, then the needed files
+//! are moved in.
 //!
-//! Registry packages carry whole toolchains (Node itself, Bun, mise); only what the recipe places is kept. Install
-//! scripts never run.
+//! Registry packages carry whole toolchains (Node itself, Bun, mise); only the files that the
+//! recipe places are kept. Install scripts never run.
 
 use std::path::Path;
 

@@ -81,7 +81,7 @@ pub(crate) fn resolve(work: &Path, recipe: &Recipe) -> Result<Pins, ImageError> 
     if recipe.python.packages.is_empty() {
         return Ok(Pins::new());
     }
-    // A package of which only files are taken needs no interpreter.
+    // Packages that are only used for their files are resolved without dependencies.
     let alone: &[&str] = if recipe.python.place.is_empty() { &[] } else { &["--no-deps"] };
     let report = pip("resolve Python packages", "install", &recipe.python.version)
         .args(alone)

@@ -14,7 +14,7 @@ use crate::command::Program;
 /// `XFS_SUPER_MAGIC` of `linux/magic.h`.
 const XFS_MAGIC: rustix::fs::FsWord = 0x5846_5342;
 
-/// One `copy_file_range` call moves at most this much.
+/// Largest size of one `copy_file_range` call.
 const COPY_CHUNK_BYTES: usize = 64 << 20;
 
 /// Holes shorter than this are copied as zeros.
@@ -30,8 +30,8 @@ const HOLE_BYTES_MIN: u64 = 4 << 20;
 /// memory and disk are written here and there: 3 MiB of scattered pages held 85 MiB, and with this hint hold 3.
 const OWN_EXTENT: &str = "4k";
 
-/// Asks for [`OWN_EXTENT`] in `dir` and whatever will be made in it. Only XFS knows such a hint, and only space is lost
-/// where it cannot be given.
+/// Requests [`OWN_EXTENT`] for `dir` and everything created in it. Only XFS supports this hint;
+/// without it, only space is lost.
 pub(super) fn own_small_extents(dir: &Path) {
     let is_xfs = rustix::fs::statfs(dir).is_ok_and(|found| found.f_type == XFS_MAGIC);
     if !is_xfs {

@@ -22,7 +22,7 @@ use crate::command::Program;
 /// this is a ceiling and not a cost.
 const SHARE_PERCENT: u64 = 90;
 
-/// Below this XFS refuses to be made or is no use for machines.
+/// Smallest image size: below it, XFS cannot be created or is too small for machines.
 const IMAGE_BYTES_MIN: u64 = 2 << 30;
 
 /// An image is grown when its share of the outer file system has become larger by at least this much.
@@ -100,7 +100,7 @@ impl LoopImage {
         Ok(())
     }
 
-    /// Unmounts it if it is mounted; the loop device goes with it.
+    /// Unmounts the image if it is mounted, which also removes the loop device.
     pub(super) fn unmount(&self) -> Result<(), StoreError> {
         if !self.is_mounted()? {
             return Ok(());

@@ -45,7 +45,7 @@ pub enum Cloning {
         /// Reason why the data directory's own file system cannot be used.
         reason: String,
     },
-    /// Files are copied, holes kept: slower and larger, but right.
+    /// Files are copied, keeping holes: slower and larger, but correct.
     SparseCopy {
         /// Reason for the fallback, and what to do about it.
         reason: String,
@@ -155,7 +155,8 @@ impl Store {
         Ok(StoreSpace { inner, outer })
     }
 
-    /// Fails with [`StoreErrorKind::NoSpace`] unless `needed_bytes` can be written with every reserve kept.
+    /// Fails with [`StoreErrorKind::NoSpace`] unless `needed_bytes` can be written without using a
+    /// reserve.
     pub fn require(&self, needed_bytes: u64) -> Result<(), StoreError> {
         let space = self.free_space()?;
         let available_bytes = space.available_bytes();
@@ -170,7 +171,7 @@ impl Store {
         })
     }
 
-    /// A new private directory that [`Staging::publish`] puts in place whole.
+    /// A new private directory that [`Staging::publish`] moves to its final path atomically.
     pub fn stage(&self) -> Result<Staging, StoreError> {
         self.require(0)?;
         Staging::new_in(&self.root.join(".staging"))

@@ -64,8 +64,8 @@ impl Staging {
     }
 }
 
-/// Takes `path` (file or directory) out of the tree immediately, then deletes it. A path that is gone
-/// already is fine.
+/// Takes `path` (file or directory) out of the tree immediately, then deletes it. A missing path is
+/// fine.
 pub(super) fn remove(path: &Path, trash: &Path) -> Result<(), StoreError> {
     if std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
         return Ok(());
@@ -98,7 +98,7 @@ fn sync_tree(dir: &Path) -> Result<(), StoreError> {
     dirs.iter().try_for_each(|dir| sync(dir))
 }
 
-/// Lists files and directories, each directory after what it holds.
+/// Lists files and directories, each directory after its contents.
 fn list_tree(dir: &Path, files: &mut Vec<PathBuf>, dirs: &mut Vec<PathBuf>) -> Result<(), StoreError> {
     let list = |error| StoreError::Io { action: "list", path: dir.to_path_buf(), reason: error };
     for entry in std::fs::read_dir(dir).map_err(list)? {

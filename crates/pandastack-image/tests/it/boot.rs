@@ -12,7 +12,8 @@ use crate::require_host;
 
 const BOOT_SECONDS_MAX: i64 = 180;
 
-/// Run inside, each with what must be printed. No double quotes and no `|`: they go through the kernel's command line.
+/// Commands to run inside, each with its expected output. No double quotes and no `|`: they go
+/// through the kernel's command line.
 type Checks = &'static [(&'static str, &'static str)];
 
 const BASE: Checks = &[
@@ -23,7 +24,7 @@ const BASE: Checks = &[
     ("test -s /etc/machine-id && echo baked; echo checked", "checked"),
 ];
 
-/// polars needs an x86-64-v3 CPU: it is the one that dies first when the machine's model is wrong.
+/// polars needs an x86-64-v3 CPU, so it fails first if the machine's CPU model is wrong.
 const CODE_INTERPRETER: Checks = &[
     ("python -c 'import polars; print(polars.DataFrame(dict(a=[20, 22])).sum().item())'", "42"),
     ("python -c 'import pandas; print(pandas.Series([20, 22]).sum())'", "42"),

@@ -51,7 +51,7 @@ fn entries(dir: &Path) -> Vec<String> {
     listing.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// One long test: the parts need the same minute of installing.
+/// One long test: the parts share the same minute of installing.
 #[test]
 fn an_image_is_built_once_extended_and_lock_checked() {
     require_host!("an_image_is_built_once_extended_and_lock_checked");
@@ -94,7 +94,7 @@ fn an_image_is_built_once_extended_and_lock_checked() {
     assert_eq!(built.manifest.parent.as_deref(), Some(one.key.as_str()));
     assert_eq!(*installs.lock().unwrap(), 2, "the parent was built again");
 
-    // Asked for exactly the lock, the same drift is an error, and leaves nothing.
+    // If exactly the lock is required, the same drift is an error, and nothing is left behind.
     let changed = Recipe { run: vec!["true".into()], ..child.clone() };
     let error = builder.clone().locking(Locking::Strict).ensure(&changed, &|_| {}).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lock, "{error}");
@@ -113,7 +113,7 @@ fn an_image_is_built_once_extended_and_lock_checked() {
 fn a_killed_build_leaves_no_mount_and_no_process() {
     require_host!("a_killed_build_leaves_no_mount_and_no_process");
     let cache = tempfile::tempdir().unwrap();
-    // This same test program, told by the environment to build until it is killed.
+    // This same test program; the environment makes it build until it is killed.
     let mut build = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "build::build_for_ever", "--ignored", "--nocapture"])
         .env("PANDASTACK_CACHE_DIR", cache.path())

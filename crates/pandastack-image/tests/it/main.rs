@@ -1,14 +1,14 @@
 //! Tests of this crate with a real host: mounts, loop devices, package mirrors, an emulated
 //! machine.
 //!
-//! Tests that need root or a program that is absent say so by name and pass.
+//! Tests that need root or a missing program print what is missing and pass.
 #![allow(clippy::unwrap_used)] // in tests a panic is the report
 
 mod boot;
 mod build;
 mod store;
 
-/// Why tests that mount things cannot run here, if they cannot.
+/// Reason why tests that mount file systems cannot run here, if so.
 fn skip_reason() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("mounting images needs root".into());
@@ -18,7 +18,7 @@ fn skip_reason() -> Option<String> {
     (!missing.is_empty()).then(|| format!("not installed: {}", missing.join(" ")))
 }
 
-/// Ends the test with a line that says why, where it cannot run.
+/// Ends the test with a printed reason if it cannot run here.
 macro_rules! require_host {
     ($test:literal) => {
         if let Some(reason) = crate::skip_reason() {

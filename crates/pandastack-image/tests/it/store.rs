@@ -70,7 +70,7 @@ fn without_reflink_a_loop_store_is_made_and_survives_a_reboot() {
 
     // A second opener, as after the agent's own restart, finds it mounted.
     assert_eq!(read(&Store::open(&data).unwrap().root().join("kept")), "still here");
-    // After a reboot the image is there and not mounted.
+    // After a reboot the image exists and is not mounted.
     store.unmount().unwrap();
     assert!(traces_of(&data).is_empty(), "{:?}", traces_of(&data));
     assert!(!store.root().join("kept").exists());
@@ -97,7 +97,7 @@ fn clones_share_extents_and_are_independent() {
     file.write_all_at(b"mine", 0).unwrap();
     assert_eq!(std::fs::read(&source).unwrap()[..4], [7; 4]);
 
-    // Scattered writes cost only what is written.
+    // Scattered writes use only the space that is written.
     let before = store.free_space().unwrap().inner.available_bytes;
     for page in 0..150 {
         file.write_all_at(&[8; 4096], page * MIB).unwrap();
@@ -201,7 +201,7 @@ fn a_directory_is_published_atomically() {
 
 #[test]
 fn a_store_without_reflinks_copies_and_reports_why() {
-    // Needs no rights: this is what an unprivileged start leaves behind.
+    // Needs no privileges: an unprivileged start leaves this behind.
     let scratch = tempfile::tempdir().unwrap();
     let data = scratch.path().join("data");
     std::fs::create_dir_all(data.join("store")).unwrap();

@@ -25,7 +25,7 @@ pub struct DatabaseCall {
     pub slot: SlotIndex,
     /// The connection.
     pub stream: TcpStream,
-    /// Cancelled when the slot is released and its guest is gone.
+    /// Cancelled when the slot is released, after its guest ended.
     pub ended: CancellationToken,
     _permits: [OwnedSemaphorePermit; 2],
 }

@@ -41,7 +41,7 @@ pub(super) async fn watch(registry: Arc<Registry>, slot: Arc<SlotNames>, log: Op
                 "cannot report denied connections"
             );
         }
-        // A slot that was released at once is no news.
+        // Expected for a slot that was released at once.
         Err(error) => {
             return tracing::debug!(
                 slot = %slot.index, error = %chain(&error),
@@ -53,7 +53,8 @@ pub(super) async fn watch(registry: Arc<Registry>, slot: Arc<SlotNames>, log: Op
         () = report_all(&registry, slot.index, &log) => {}
         () = slot.stop.cancelled() => {}
     }
-    // Right after a change of rules, closing waits for the kernel to let go of the old ones: some 10 ms.
+    // Right after a change of rules, closing waits some 10 ms for the kernel to release the old
+    // rules.
     let _ = tokio::task::spawn_blocking(move || drop(log)).await;
 }
 
@@ -61,12 +62,13 @@ async fn open(namespace: PathBuf) -> Result<PacketLog> {
     blocking(move || NetNs::open(&namespace)?.run(|| PacketLog::open(DENIED_GROUP))).await
 }
 
-/// Reports until there is no receiver any more.
+/// Reports until the receiver is gone.
 async fn report_all(registry: &Weak<Registry>, slot: SlotIndex, log: &AsyncFd<PacketLog>) {
     while let Ok(mut ready) = log.readable().await {
         match ready.try_io(|log| log.get_ref().receive()) {
             Ok(Ok(packets)) if !report(registry, slot, &packets) => return,
-            // An overrun loses some: they are counted by nobody, as those above the rules' rate.
+            // An overrun loses some reports; they are not counted, like those above the rules'
+            // rate.
             _ => {}
         }
     }

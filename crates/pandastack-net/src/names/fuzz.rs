@@ -5,8 +5,8 @@ use pandastack_types::network::{Ceiling, NetworkPolicy, is_public};
 use super::hello::{HelloName, name_in_http, name_in_tls};
 use super::resolver::{ADDRESSES_PER_ANSWER_MAX, learn};
 
-/// The first byte says where the bytes are cut, and the protocol. A name that the first part says stays what
-/// the whole says.
+/// The first byte selects the split and the protocol. A name found in the first part stays the same
+/// with the rest.
 pub fn hello(data: &[u8]) {
     let Some((first, bytes)) = data.split_first() else { return };
     let name_in = if first & 1 == 0 { name_in_tls } else { name_in_http };

@@ -10,7 +10,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// Bytes read before a connection has said its name. Beyond it the connection has none.
+/// Bytes read to find a connection's host name. Beyond it the connection has none.
 const HELLO_BYTES_MAX: usize = 16 * 1024;
 /// Longest time for a connection to state its name.
 const HELLO_WAIT: Duration = Duration::from_secs(10);
@@ -26,7 +26,7 @@ pub(super) struct Hello {
     pub(super) name: Option<String>,
 }
 
-/// Reads until the connection said its name, or cannot say one anymore.
+/// Reads until the connection's host name is known, or can no longer follow.
 pub(super) async fn read(stream: &mut TcpStream, port: u16) -> io::Result<Hello> {
     let mut bytes = Vec::with_capacity(1024);
     let reading = async {

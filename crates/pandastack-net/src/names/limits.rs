@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-/// Refusals that wait to be read. Further ones are dropped: the reader counts those that it gets.
+/// Refusals queued for the reader. Further ones are dropped: the reader counts only the ones it
+/// receives.
 pub const DENIALS_WAITING_MAX: usize = 1024;
 
-/// Queries of one guest in flight. Further ones are dropped, as a full server would; resolvers ask again.
+/// Queries of one guest in flight. Further ones are dropped, as a full server would do; resolvers
+/// retry.
 pub(super) const QUERIES_PER_SLOT_MAX: usize = 64;
 
 /// TCP connections of one guest to the resolver. Further ones are closed at once.
@@ -20,6 +22,5 @@ pub const DATABASE_CONNECTIONS_PER_SLOT_MAX: usize = 100;
 /// Connections of all guests to databases. Further ones are closed at once.
 pub const DATABASE_CONNECTIONS_MAX: usize = 4096;
 
-/// Between tries to accept a connection that failed: out of descriptors, nothing tells when some are free
-/// again.
+/// Pause after a failed accept: when descriptors run out, no event reports free ones.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

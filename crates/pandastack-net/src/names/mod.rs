@@ -2,10 +2,10 @@
 //!
 //! One resolver per host answers the guests of all slots and knows each by the address its queries
 //! come from, which the host's rules keep from being forged. Under a policy by name it opens the
-//! addresses it hands out, for as long as the answer holds; a proxy inside the slot's namespace
-//! then checks that web connections to them really ask for an allowed name. Proxies run only where
-//! a policy needs one. Connections to databases are taken at the gateway in the same way, and
-//! handed on with their slot. A guest's resolved names can be taken to its next slot: see
+//! addresses that it returns, for the lifetime of the answer; a proxy inside the slot's namespace
+//! then checks that web connections to them really name an allowed host. Proxies run only where a
+//! policy needs one. Connections to databases are accepted at the gateway in the same way, and
+//! passed on with their slot. A guest's resolved names can be carried over to its next slot: see
 //! [`Resolved`].
 //!
 //! ```text
@@ -13,8 +13,9 @@
 //!   guest --80, 443--> (nft redirect) proxy --name allowed--> server, from inside the namespace
 //! ```
 //!
-//! Must hold: the proxy's own connections begin inside the slot's namespace, so every rule of slot and host
-//! holds for them; nothing a guest sends can make any of this panic, block the others, or grow without bound.
+//! Must hold: the proxy's own connections start inside the slot's namespace, so every rule of slot
+//! and host applies to them; no input from a guest can make this code panic, block other guests, or
+//! grow without bound.
 
 mod databases;
 mod denial;
@@ -113,7 +114,8 @@ impl Names {
         blocking(move || {
             let rules = ruleset::slot_policy(&policy, &plan, names_stay);
             let _changing = slot.lock_rules();
-            // The kernel takes all of it or nothing; what it did not take holds nowhere.
+            // The kernel applies the batch as a whole or not at all; on failure no part is in
+            // force.
             slot::apply(&plan, index, rules)?;
             slot.policy.send_replace(Arc::new(policy));
             Ok(())

@@ -1,4 +1,4 @@
-//! All leased slots, and what the services for guests share.
+//! All leased slots, and shared state of the services for guests.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -14,7 +14,7 @@ use super::slot_names::SlotNames;
 use super::upstream::Upstreams;
 use crate::config::{Plan, SlotIndex};
 
-/// Every leased slot, by the address its guest's packets come from.
+/// Every leased slot, by the source address of its guest's packets.
 #[derive(Debug)]
 pub(super) struct Registry {
     pub(super) plan: Plan,
@@ -79,7 +79,7 @@ impl Registry {
 
     /// Reports refused connections.
     pub(super) fn report(&self, denial: Denial) {
-        // Full or closed: nobody reads fast enough, or at all.
+        // An error means that the queue is full or has no reader; the denial is dropped.
         let _ = self.denials.try_send(denial);
     }
 }

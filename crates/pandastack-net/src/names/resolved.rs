@@ -1,14 +1,15 @@
 //! Resolved names of a guest, carried over from one slot to the next.
 //!
 //! A program keeps using an address that it resolved before its machine slept, was forked or rolled
-//! back. Its next slot must know of that address what the last one knew, or the program is refused
-//! though its policy allows what it does. The rules of a slot keep each address with its name and
-//! with the time that it has left, also while no agent runs; that is read here, and written into
-//! another slot by the policy that holds there.
+//! back. Its next slot must know the same about that address as the last one, or the program is
+//! refused although its policy allows the connection. A slot's rules keep each address with its
+//! name and its remaining time, even while no agent runs; this module reads that, and writes it
+//! into another slot under the policy in force there.
 //!
-//! Must hold: nothing is open for longer than it would have been in the slot that it was resolved in; only names that the new
-//! slot's policy allows open anything, and only public addresses; what a name closes comes with what it opens. A guest that
-//! resolves a lot makes this no larger than [`RESOLVED_MAX`].
+//! Must hold: an address is open no longer than it would have been in the slot that it was resolved
+//! in; only names that the new slot's policy allows open anything, and only public addresses; ports
+//! that a name closes are carried over with the ports that it opens. The number of addresses is
+//! limited to [`RESOLVED_MAX`].
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -21,9 +22,9 @@ use super::resolver::NAMED_LIFETIME_MAX;
 use crate::nft::{Element, ListedElement};
 use crate::ruleset::{self, ListedNames};
 
-/// Addresses that are taken along, those with the most time left, and entries that they make in the
-/// next slot's rules. An address that is left behind is open again as soon as it is resolved again.
-/// So many fit into one message to the kernel, whatever their names.
+/// Limit of addresses carried over to the next slot, the ones with the most time left first, and of
+/// their entries in its rules. An address that is dropped opens again once it is resolved again.
+/// This many fit into one message to the kernel, with any names.
 pub const RESOLVED_MAX: usize = 512;
 
 /// An address that a guest resolved a name to.
@@ -33,9 +34,10 @@ pub struct Resolved {
     pub name: String,
     /// The address.
     pub address: Ipv4Addr,
-    /// Until then it is open where the name is allowed, in milliseconds since 1970. Zero when it was not open.
+    /// Time until which it is open where the name is allowed, in milliseconds since 1970. Zero if
+    /// it was not open.
     pub open_until_ms: u64,
-    /// Until then it is closed on ports where the name is denied. Zero when it was not.
+    /// Time until which it is closed on ports where the name is denied. Zero if it was not closed.
     pub shut_until_ms: u64,
 }
 
@@ -106,7 +108,7 @@ pub(super) fn entries<'a>(
             break;
         }
         add(&mut open, one, &opens, opened);
-        // As long as it is open at least: the policy may be another one, which did not close it then.
+        // At least as long as it is open: the earlier policy may not have closed it.
         add(&mut shut, one, &shuts, time_left(one.relevant_until_ms(), now_ms));
     }
     Entries { open: elements(open), shut: elements(shut) }
@@ -119,7 +121,7 @@ fn time_left(until_ms: u64, now_ms: u64) -> Option<Duration> {
     Some(Duration::from_millis(millis).min(NAMED_LIFETIME_MAX))
 }
 
-/// Several names may share an address: it is known as long as one of them says.
+/// Several names may share an address: the longest time counts.
 fn add<'a>(to: &mut ByClass<'a>, one: &'a Resolved, classes: &[usize], left: Option<Duration>) {
     let Some(left) = left else { return };
     for class in classes {
@@ -156,7 +158,7 @@ mod tests {
         ListedElement { address, left: Duration::from_secs(seconds), note: note.to_owned() }
     }
 
-    /// Addresses and seconds of what a policy opens and closes.
+    /// Addresses and remaining seconds that a policy opens and closes.
     fn check(json: &str, resolved: &[Resolved], opens: &[(Ipv4Addr, u64)], shuts: &[(Ipv4Addr, u64)]) {
         let entries = entries(&policy(json), &Ceiling::default(), resolved, NOW_MS);
         let seconds = |elements: &[Element<'_>]| -> Vec<(Ipv4Addr, u64)> {

@@ -1,10 +1,11 @@
 //! The resolver of guests: a DNS forwarder that knows the slot of each query.
 //!
-//! It looks at the question, and under a policy by name at the addresses in the answer; everything else
-//! passes as it is. A name that is not allowed does not exist for the guest, and its query goes nowhere:
-//! queries carry data out.
+//! It inspects the question and, under a policy by name, the addresses in the answer; everything
+//! else passes unchanged. A name that is not allowed does not exist for the guest, and its query is
+//! not forwarded: queries could carry data out.
 //!
-//! Must hold: the rules know of an answer's addresses before the guest does, by the policy that holds then.
+//! Must hold: an answer's addresses are in the rules before the guest gets the answer, under the
+//! policy in force then.
 
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Weak};
@@ -29,25 +30,25 @@ use crate::blocking::blocking;
 use crate::ruleset::ResolvedName;
 use crate::{ruleset, slot};
 
-/// Queries of all guests in flight. Beyond it they are dropped, and asked again by the guests.
+/// Queries of all guests in flight. Beyond it they are dropped, and retried by the guests.
 const QUERIES_MAX: usize = 4096;
 /// TCP connections of all guests. Beyond it they are closed at once.
 const CONNECTIONS_MAX: usize = 512;
 /// Silence after which a TCP connection is closed.
 const CONNECTION_IDLE_MAX: Duration = Duration::from_secs(10);
-/// Shortest and longest time that a name's address stays open. Programs use an address for longer than its
-/// answer says, and an answer that says a week must not keep an address open that long.
+/// Shortest and longest time that a name's address stays open. Programs use an address for longer
+/// than its TTL, and a TTL of a week must not keep an address open that long.
 const NAMED_LIFETIME_MIN: Duration = Duration::from_secs(60);
 pub(super) const NAMED_LIFETIME_MAX: Duration = Duration::from_secs(3600);
 /// Time that the addresses of a name denied on some ports stay closed there: at least as long as
 /// any stays open.
 const SHUT_LIFETIME: Duration = NAMED_LIFETIME_MAX;
-/// Addresses taken from one answer. A longer one for a name that is denied on some ports is kept from the
-/// guest.
+/// Addresses used from one answer. A longer answer for a name that is denied on some ports is
+/// withheld from the guest.
 pub(super) const ADDRESSES_PER_ANSWER_MAX: usize = 32;
 
 pub(super) fn serve(registry: &Arc<Registry>, udp: UdpSocket, tcp: TcpListener) {
-    // Not by a reference of their own: the pool's end must end them.
+    // Weak references: the tasks must end with the pool.
     registry.tasks.spawn(serve_udp(Arc::downgrade(registry), registry.stop.clone(), Arc::new(udp)));
     registry.tasks.spawn(serve_tcp(Arc::downgrade(registry), registry.stop.clone(), tcp));
 }
@@ -60,7 +61,7 @@ async fn serve_udp(registry: Weak<Registry>, stop: CancellationToken, socket: Ar
             received = socket.recv_from(&mut buffer) => received,
             () = stop.cancelled() => return,
         };
-        // An error is that of an earlier answer that found nobody.
+        // The error belongs to an earlier response whose recipient was gone.
         let Ok((length, from)) = received else { continue };
         let Some(registry) = registry.upgrade() else { return };
         let (Some(slot), Ok(permit)) = (registry.slot_of(from), Arc::clone(&in_flight).try_acquire_owned())
@@ -71,7 +72,7 @@ async fn serve_udp(registry: Weak<Registry>, stop: CancellationToken, socket: Ar
         registry.tasks.clone().spawn(async move {
             let _permit = permit;
             if let Some(answer) = answer(&registry, &slot, &query, false).await {
-                // Gone meanwhile: nobody waits.
+                // An error means that the guest is gone.
                 let _ = socket.send_to(&answer, from).await;
             }
         });
@@ -159,7 +160,7 @@ async fn answer(
     }
 }
 
-/// The response with which a policy replaces that of the name servers; `None` where they answer.
+/// The policy's own response to a query; `None` if the name servers answer it.
 fn own_answer(
     policy: &NetworkPolicy,
     ceiling: &Ceiling,
@@ -169,8 +170,8 @@ fn own_answer(
     if !policy.resolves(name, ceiling) {
         return Some(ResponseCode::NXDomain);
     }
-    // Such records hide the name of later connections (encrypted client hello), which could then not be
-    // checked.
+    // These records hide the host name of later connections (encrypted client hello), which then
+    // could not be checked.
     let by_name = policy.opens_names() || policy.denies_names();
     (by_name && matches!(kind, RecordType::HTTPS | RecordType::SVCB)).then_some(ResponseCode::NoError)
 }
@@ -180,8 +181,8 @@ fn name_of(question: &Query) -> String {
     name.strip_suffix('.').map(str::to_owned).unwrap_or(name)
 }
 
-/// Opens and closes what a name was resolved to, before the guest hears of it; returns what it hears
-/// instead, if anything.
+/// Opens and closes the addresses of a name before the guest gets the answer; returns a replacement
+/// answer, if any.
 async fn follow(
     registry: &Arc<Registry>,
     slot: &Arc<SlotNames>,
@@ -189,7 +190,7 @@ async fn follow(
     kind: RecordType,
     answer: &[u8],
 ) -> Option<ResponseCode> {
-    // Another one than before, perhaps: it was asked for a while ago.
+    // Read again: the policy may have changed since the query.
     let (policy, ceiling) = (slot.policy(), &registry.plan.ceiling);
     if let Some(code) = own_answer(&policy, ceiling, name, kind) {
         return Some(code);
@@ -220,7 +221,8 @@ async fn follow(
                 slot = %slot.index, name, error = %chain(&error),
                 "cannot update the addresses of a name"
             );
-            // Closed is safe. What should be closed is not told.
+            // Addresses that fail to open stay closed, which is safe. If the policy closes
+            // addresses of the name, the answer is withheld.
             (!slot.policy().shut_by(name).is_empty()).then_some(ResponseCode::ServFail)
         }
     }

@@ -20,9 +20,9 @@ pub(crate) struct Sockets {
 }
 
 impl Sockets {
-    /// Binds in the calling thread's namespace: where the predecessor of this agent listened, if it can be,
-    /// because the kernel remembers for half a minute where a flow went. The name claim was taken before, so
-    /// no predecessor lives.
+    /// Binds in the calling thread's namespace, if possible to the ports of this agent's
+    /// predecessor, because the kernel remembers a flow's destination for half a minute. The name
+    /// claim is already held, so no predecessor runs.
     pub(crate) fn bind(plan: &Plan) -> Result<Self> {
         let deadline = Instant::now() + PREFERRED_PATIENCE;
         let bound = loop {

@@ -13,14 +13,14 @@ use tokio::time::timeout;
 /// File with the host's name servers.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 const DNS_PORT: u16 = 53;
-/// Longest time for one server to answer. Guests wait five seconds before they ask again.
+/// Longest time for one server to answer. Guests retry after five seconds.
 const ANSWER_WAIT: Duration = Duration::from_secs(4);
-/// Servers asked for one query.
+/// Servers tried for one query.
 const SERVERS_MAX: usize = 3;
 /// Longest answer over UDP.
 pub(super) const DATAGRAM_BYTES_MAX: usize = 4096;
 
-/// Name servers: those that were configured, or the host's own as they are now.
+/// Name servers: the configured ones, or the host's current ones.
 #[derive(Debug)]
 pub(crate) struct Upstreams {
     configured: Option<SocketAddr>,
@@ -32,7 +32,7 @@ impl Upstreams {
         Upstreams { configured, seen: Mutex::default() }
     }
 
-    /// Looked at again whenever the file changed: hosts move between networks.
+    /// Read again whenever the file changes: hosts move between networks.
     fn current(&self) -> Vec<SocketAddr> {
         if let Some(configured) = self.configured {
             return vec![configured];
@@ -45,7 +45,8 @@ impl Upstreams {
         seen.1.clone()
     }
 
-    /// Asks one server after the other. The query's id is the guest's: it is unique per socket, and the socket is fresh.
+    /// Queries one server after the other. The query keeps the guest's id: ids are unique per
+    /// socket, and the socket is new.
     pub(super) async fn resolve(&self, query: &[u8], by_tcp: bool) -> io::Result<Vec<u8>> {
         let none = || io::Error::new(io::ErrorKind::NotFound, "/etc/resolv.conf has no DNS server; add one");
         let mut failure = none();

@@ -26,13 +26,14 @@ const VALUE: u16 = 1;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ListedElement {
     pub(crate) address: Ipv4Addr,
-    /// Until it is forgotten.
+    /// Time until it expires.
     pub(crate) left: Duration,
-    /// Empty where none was kept.
+    /// Empty if the element has none.
     pub(crate) note: String,
 }
 
-/// The elements of an expiring set, by a socket of its namespace. A set that is not there has none.
+/// Lists the elements of an expiring set, through a socket of its namespace. A missing set has
+/// none.
 pub(crate) fn list_set(socket: &Netlink, table: &str, set: SetName) -> Result<Vec<ListedElement>> {
     let kind = |message: libc::c_int| (NFNL_SUBSYS_NFTABLES as u16) << 8 | message as u16;
     let mut found = Vec::new();
@@ -94,13 +95,13 @@ mod tests {
     use super::super::{Element, NOTE_BYTES_MAX};
     use super::*;
 
-    /// A message as the kernel would list the element: what is written with its whole lifetime left.
+    /// A message that lists the element as the kernel would, with its whole lifetime left.
     fn listed(note: &str) -> Vec<u8> {
         let lifetime = Duration::from_secs(300);
         let element = Element { address: Ipv4Addr::new(93, 184, 216, 34), class: 2, lifetime, note };
         let mut bytes = vec![0; GENERIC_BYTES];
         Attributes(&mut bytes).nest(ELEMENTS, |a| element.write(a, true, true));
-        // The lifetime that it was given, as what is left of it.
+        // Use the configured lifetime as the remaining time.
         let at = bytes.windows(4).position(|four| four == [12, 0, 4, 0]).expect("a lifetime");
         bytes[at + 2] = LEFT as u8;
         bytes

@@ -1,4 +1,4 @@
-//! One rule: conditions and a verdict, written left to right as the `nft` program would print them.
+//! One rule: conditions and a verdict, in the order in which the `nft` program prints them.
 //!
 //! Every condition loads a field into register 1 (the second field of a key into the part behind it) and compares it there;
 //! a rule whose comparison fails ends.
@@ -37,12 +37,12 @@ impl Rule {
         Rule::default()
     }
 
-    /// Came in on exactly this interface.
+    /// Matches packets received on exactly this interface.
     pub(crate) fn input_link(self, name: &str) -> Self {
         self.meta(NFT_META_IIFNAME).compare(NFT_CMP_EQ, &link_name(name))
     }
 
-    /// Came in on an interface whose name starts otherwise.
+    /// Matches packets received on an interface without this name prefix.
     pub(crate) fn input_links_not(self, prefix: &str) -> Self {
         self.meta(NFT_META_IIFNAME).compare(NFT_CMP_NEQ, prefix.as_bytes())
     }
@@ -52,7 +52,7 @@ impl Rule {
         self.meta(NFT_META_OIFNAME).compare(NFT_CMP_EQ, &link_name(name))
     }
 
-    /// Came in on an interface whose name starts so.
+    /// Matches packets received on an interface with this name prefix.
     pub(crate) fn input_links(self, prefix: &str) -> Self {
         self.meta(NFT_META_IIFNAME).compare(NFT_CMP_EQ, prefix.as_bytes())
     }
@@ -101,7 +101,8 @@ impl Rule {
         self.payload(NFT_PAYLOAD_NETWORK_HEADER, 16, 4).compare(NFT_CMP_NEQ, &address.octets())
     }
 
-    /// Destination address and port (of TCP or UDP, asked for before) are in a set of boxes.
+    /// Matches if destination address and port (of TCP or UDP, matched before) are in a set of
+    /// boxes.
     pub(crate) fn destination_and_port_in_set(self, set: SetName) -> Self {
         self.payload(NFT_PAYLOAD_NETWORK_HEADER, 16, 4)
             .payload_into(NFT_REG32_01, NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2)
@@ -119,7 +120,7 @@ impl Rule {
         self.payload(NFT_PAYLOAD_NETWORK_HEADER, 16, 4).load(NFT_REG32_01, &class.to_ne_bytes()).lookup(set)
     }
 
-    /// The one key of a set that serves as a switch is in it.
+    /// Matches if a set that serves as a switch contains its one key.
     pub(crate) fn switched_on(self, set: SetName) -> Self {
         self.load(NFT_REG_1, &[0; 4]).load(NFT_REG32_01, &[0; 4]).lookup(set)
     }
@@ -175,7 +176,7 @@ impl Rule {
             .compare(NFT_CMP_EQ, &[DESTINATION_UNREACHABLE, PORT])
     }
 
-    /// Goes to one of these ports, of TCP or UDP, asked for before.
+    /// Matches packets to one of these ports, of TCP or UDP, matched before.
     pub(crate) fn destination_port_in(self, ports: PortRange) -> Self {
         self.payload(NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2).expression("range", |a| {
             a.number(1, NFT_REG_1 as u32);
@@ -203,7 +204,7 @@ impl Rule {
         self.connection(NFT_CT_STATE).any_bit(states)
     }
 
-    /// The packet answers, rather than asks.
+    /// Matches packets in the reply direction.
     pub(crate) fn reply(self) -> Self {
         self.connection(NFT_CT_DIRECTION).compare(NFT_CMP_EQ, &[1])
     }
@@ -213,7 +214,8 @@ impl Rule {
         self.connection(NFT_CT_STATUS).any_bit(IPS_DST_NAT)
     }
 
-    /// An answer to the source would not leave by the interface the packet came from: a forged source.
+    /// Matches a forged source: a reply to it would not leave by the interface that the packet came
+    /// from.
     pub(crate) fn source_not_behind_link(self) -> Self {
         const SOURCE_AND_LINK: u32 = 1 | 8;
         const RESULT_LINK: u32 = 1;
@@ -233,7 +235,7 @@ impl Rule {
         self.verdict(libc::NF_DROP)
     }
 
-    /// Refuses the packet and says so to its sender, so that its program fails at once.
+    /// Rejects the packet with a reply to its sender, so that the sender's program fails at once.
     pub(crate) fn reject(self) -> Self {
         const ICMP_UNREACHABLE: u32 = 2;
         const ADMINISTRATIVELY_PROHIBITED: u8 = 3;
@@ -354,7 +356,7 @@ impl Rule {
 
 fn link_name(name: &str) -> [u8; IFNAME_BYTES] {
     let mut padded = [0; IFNAME_BYTES];
-    // One byte stays zero: the kernel compares the terminated name.
+    // The last byte stays zero: the kernel compares the terminated name.
     for (to, from) in padded[..IFNAME_BYTES - 1].iter_mut().zip(name.bytes()) {
         *to = from;
     }

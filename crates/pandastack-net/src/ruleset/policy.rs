@@ -42,7 +42,7 @@ const SHUT: SetName = SetName("shut", 5);
 /// some ports do not resolve.
 pub(super) const NAMED_ADDRESSES_MAX: u32 = 4096;
 
-/// Ports whose connections say which name they are for.
+/// Ports whose connections carry a host name.
 const WEB_PORTS: [u16; 2] = [80, 443];
 
 /// HTTP/3: its name cannot be read on the way, and clients fall back to TCP.
@@ -110,7 +110,7 @@ pub(crate) struct ResolvedName {
     pub(crate) shut_for: Duration,
 }
 
-/// Writes down what was learned of a name, and the name with it: see [`resolved`].
+/// Records the addresses of a name, together with the name: see [`resolved`].
 pub(crate) fn learned(of: &ResolvedName, name: &str) -> Batch {
     let elements = |addresses: &[Ipv4Addr], classes: &[usize], lifetime| -> Vec<Element<'_>> {
         let each = addresses.iter().flat_map(|address| classes.iter().map(move |class| (*address, *class)));
@@ -157,7 +157,7 @@ pub(super) fn fill_policy(batch: &mut Batch, policy: &NetworkPolicy, plan: &Plan
 fn fill_inspect(batch: &mut Batch, policy: &NetworkPolicy) {
     let in_open = || Rule::new().destination_and_port_in_set(OPEN);
     if policy.closes_networks() {
-        // Not to the proxy, whose own connections `egress` does not see.
+        // Denied destinations do not go to the proxy, whose own connections `egress` does not see.
         batch.add_rule(INSPECT, Rule::new().destination_and_port_in_set(DENIED).accept());
     }
     if policy.denies_names() {
@@ -235,8 +235,8 @@ fn pass_named(batch: &mut Batch, policy: &NetworkPolicy) {
     }
 }
 
-/// Web connections that do not go through the proxy: begun under another policy, to an address that no
-/// allowed name was resolved to, or HTTP/3.
+/// Refuses web connections that do not go through the proxy: started under another policy, to an
+/// address that no allowed name resolved to, or HTTP/3.
 fn refuse_uninspected(batch: &mut Batch) {
     for (protocol, port) in
         WEB_PORTS.map(|port| (IPPROTO_TCP, port)).into_iter().chain([(IPPROTO_UDP, QUIC_PORT)])
@@ -260,7 +260,7 @@ fn has(ports: PortRange, port: u16) -> bool {
     (ports.first..=ports.last).contains(&port)
 }
 
-/// A range of ports without those whose connections say their name.
+/// A range of ports without the web ports, whose connections carry a host name.
 fn without_web(ports: PortRange) -> Vec<PortRange> {
     WEB_PORTS.into_iter().fold(vec![ports], |ranges, web| {
         let cut = |ports: PortRange| {
@@ -272,8 +272,9 @@ fn without_web(ports: PortRange) -> Vec<PortRange> {
     })
 }
 
-/// The same for the same policy, also in the next agent of the same build, and never zero, which unmarked
-/// connections have. Another build's differs at worst: connections by name then end and are opened again.
+/// The connection mark of a policy. Equal policies have equal marks, also in the next agent of the
+/// same build, and never zero, the mark of unmarked connections. If another build's mark differs,
+/// connections by name end and are opened again.
 fn mark_of(policy: &NetworkPolicy) -> u32 {
     use std::hash::{Hash, Hasher};
     let mut hasher = std::collections::hash_map::DefaultHasher::new();

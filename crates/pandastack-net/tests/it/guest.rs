@@ -19,7 +19,7 @@ pub const GUEST_PORT: u16 = 4000;
 
 pub struct Guest {
     card: File,
-    /// Frames of IPv6 that came by, among those that were waited for.
+    /// Number of IPv6 frames received while waiting for others.
     pub ipv6_frames: usize,
 }
 
@@ -59,7 +59,7 @@ impl Guest {
         assert_eq!(self.card.write(&frame).unwrap(), frame.len());
     }
 
-    /// Asks for the hardware address of `target` and returns the answer.
+    /// Queries the hardware address of `target`.
     pub fn resolve(&mut self, target: Ipv4Addr) -> Option<[u8; 6]> {
         let head = [0, 1, 8, 0, 6, 4, 0, 1];
         let request = [&head[..], &GUEST_MAC, &GUEST_IP.octets(), &[0; 6], &target.octets()].concat();
@@ -75,13 +75,13 @@ impl Guest {
         self.next_frame(PATIENCE, parse_datagram)
     }
 
-    /// The next datagram, if one comes in time.
+    /// The next datagram, if one arrives in time.
     pub fn receive_within(&mut self, patience: Duration) -> Option<Datagram> {
         self.next_frame(patience, parse_datagram)
     }
 
-    /// Starts a TCP connection from this port, and says how it was answered: the flags of the first answer
-    /// that came in time.
+    /// Starts a TCP connection from this port; returns the flags of the first reply that arrives in
+    /// time.
     pub fn connect(&mut self, port: u16, to: (Ipv4Addr, u16), patience: Duration) -> Option<u8> {
         self.send_frame(GUEST_MAC, ETHERTYPE_IPV4, &syn_packet((GUEST_IP, port), to));
         self.next_frame(patience, |frame| {
@@ -144,7 +144,7 @@ fn parse_datagram(frame: &[u8]) -> Option<Datagram> {
     })
 }
 
-/// Of IP and TCP: over pairs of bytes, the length is even.
+/// The checksum of IP and TCP, over pairs of bytes; the length is even.
 fn checksum(bytes: &[u8]) -> [u8; 2] {
     let mut sum: u32 = bytes.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
     while sum > 0xffff {

@@ -1,7 +1,7 @@
 //! Destinations that a guest can and cannot reach.
 //!
-//! A blocked packet is proven blocked without waiting: after it the guest sends one that passes, on the same path, and
-//! when that one has arrived the other had its chance.
+//! A packet is proven blocked without waiting: after it the guest sends a packet that passes, on
+//! the same path; when that one has arrived, the blocked one would have arrived too.
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -22,7 +22,7 @@ use crate::lab::{
     policy, sh, until,
 };
 
-/// Time to wait for an answer that does not come.
+/// Time to wait for a reply that should not arrive.
 const SOON: Duration = Duration::from_millis(200);
 
 pub struct LeasedSlot {
@@ -104,7 +104,7 @@ fn guests_cannot_reach_the_host_or_other_slots() {
         assert_eq!(payloads(&internet), ["control"]);
         assert!(service.recv_from(&mut [0; 64]).is_err(), "the host's service was reached");
         assert_eq!(victim.guest.received(), None, "another guest was reached");
-        // Both proofs above would also pass if nothing could arrive there at all.
+        // Both checks above would also pass if no packet could arrive there at all.
         service.send_to(b"hello", (Ipv4Addr::LOCALHOST, PORT)).unwrap();
         assert!(service.recv_from(&mut [0; 64]).is_ok());
         service.send_to(b"hello", (victim.address, 80)).unwrap();
@@ -162,8 +162,8 @@ fn mail_ports_are_closed_unless_a_policy_names_them() {
         let _internet = Internet::connect();
         let pool = SlotPool::open(config(&directory)).unwrap();
         let mut slot = lease(&pool, &NetworkPolicy::all()).await;
-        // A packet that passes is answered by the server's kernel; one that is refused, by ours, and not with
-        // TCP.
+        // The server's kernel answers a packet that passes; our kernel answers a refused one, and
+        // not with TCP.
         let connects = |guest: &mut Guest, from, is_open| {
             guest.connect(from, (SERVER, 25), if is_open { PATIENCE } else { SOON }).is_some()
         };
@@ -239,7 +239,7 @@ fn ipv6_packets_are_dropped() {
         let (inside, outside) = (in_namespace(&namespace, watch_ipv6), watch_ipv6());
         let datagram = [&[0x0f, 0xa0, 0x1b, 0x58, 0, 12, 0, 0][..], b"leak"].concat();
         let packets = [
-            // Router solicitation to all routers: whoever speaks IPv6 on the link would answer.
+            // Router solicitation to all routers: any IPv6 router on the link would answer.
             ipv6_packet("fe80::2", "ff02::2", 58, &[133, 0, 0x7b, 0xb9, 0, 0, 0, 0]),
             ipv6_packet("fe80::2", "fe80::1", 17, &datagram),
             ipv6_packet("fd00::2", "2001:db8::1", 17, &datagram),
@@ -285,7 +285,7 @@ fn host_rules_isolate_slots_without_namespace_rules() {
         service.set_nonblocking(true).unwrap();
         let attacker = lease(&pool, &NetworkPolicy::all()).await;
         let victim = lease(&pool, &NetworkPolicy::all()).await;
-        // Both namespaces lose every rule of their own, as if somebody had broken out into them.
+        // Remove all rules in both namespaces, as an attacker who had broken out into them could.
         let open =
             |slot: &LeasedSlot| File::open(directory.join(format!("netns/lab-{}", slot.index))).unwrap();
         let [from, to] = [open(&attacker), open(&victim)];

@@ -1,4 +1,4 @@
-//! A host and an internet made of namespaces.
+//! A host and an internet simulated by namespaces.
 
 use std::fs::File;
 use std::future::Future;
@@ -29,7 +29,7 @@ pub const METADATA: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
 /// Port of every server.
 pub const PORT: u16 = 7000;
 
-/// Runs a test in a namespace of its own, or says why it is skipped.
+/// Runs a test in a separate namespace, or prints why it is skipped.
 pub fn in_lab<F: Future<Output = ()>>(name: &str, test: impl FnOnce(PathBuf) -> F + Send) {
     if !nix::unistd::geteuid().is_root() {
         eprintln!("skipped: {name}: needs root to make network namespaces");
@@ -44,7 +44,8 @@ pub fn in_lab<F: Future<Output = ()>>(name: &str, test: impl FnOnce(PathBuf) -> 
             unshare(CloneFlags::CLONE_NEWNET).unwrap();
             sh("ip link set lo up");
             let directory = Scratch(tempfile::tempdir().unwrap());
-            // Threads start in the namespace of the one that makes them. The resolver's must not wait for the test's.
+            // Threads start in their parent's namespace. The resolver's threads must not wait for
+            // the test's.
             let mut runtime = tokio::runtime::Builder::new_multi_thread();
             let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
             runtime.block_on(test(directory.0.path().to_owned()));
@@ -52,7 +53,7 @@ pub fn in_lab<F: Future<Output = ()>>(name: &str, test: impl FnOnce(PathBuf) -> 
     });
 }
 
-/// A directory that lets go of its namespaces also when the test fails.
+/// A directory that unmounts its namespaces even if the test fails.
 struct Scratch(tempfile::TempDir);
 
 impl Drop for Scratch {
@@ -101,7 +102,7 @@ pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
 /// Packet that arrived at a server: the server's address, the payload, and the sender.
 pub type Arrival = (Ipv4Addr, String, SocketAddrV4);
 
-/// The namespace behind the host's uplink, with servers that answer what they are sent and report it.
+/// The namespace behind the host's uplink, with servers that echo and report received packets.
 pub struct Internet {
     namespace: File,
     arrivals: mpsc::Receiver<Arrival>,
@@ -136,7 +137,7 @@ impl Internet {
             sh(&format!("ip addr add {METADATA}/32 dev world"));
             sh(&format!("ip route add 10.201.0.0/16 via {HOST_UPLINK}"));
         });
-        // Came up before its peer, so it drops packets until the kernel has looked at it again.
+        // The link came up before its peer, so it drops packets until the kernel checks it again.
         let deadline = Instant::now() + PATIENCE;
         while !sh("ip -o link show uplink").contains("state UP") {
             assert!(Instant::now() < deadline, "the lab's uplink does not come up");
@@ -178,7 +179,7 @@ fn serve(address: Ipv4Addr, port: u16, arrived: mpsc::Sender<Arrival>) {
         let mut buffer = [0; 2048];
         while let Ok((length, std::net::SocketAddr::V4(from))) = socket.recv_from(&mut buffer) {
             let payload = String::from_utf8_lossy(&buffer[..length]).into_owned();
-            // Reported before answered: whoever has the answer finds the report.
+            // Report before answering, so that a test that has the answer finds the report.
             if arrived.send((address, payload, from)).is_err() {
                 return;
             }
@@ -187,7 +188,7 @@ fn serve(address: Ipv4Addr, port: u16, arrived: mpsc::Sender<Arrival>) {
     });
 }
 
-/// Takes TCP connections and says nothing, until the test ends with the process.
+/// Accepts TCP connections and sends nothing, until the test process ends.
 fn take_connections(address: Ipv4Addr, port: u16) {
     let listener = TcpListener::bind((address, port)).unwrap();
     thread::spawn(move || {

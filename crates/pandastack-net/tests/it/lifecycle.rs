@@ -1,4 +1,4 @@
-//! Slots come, go, survive restarts, and leave nothing behind.
+//! Slots are created and destroyed, survive restarts, and leave nothing behind.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +14,7 @@ use pandastack_net::{
 use crate::guest::{GUEST_PORT, Guest};
 use crate::lab::{Internet, PATIENCE, PORT, SERVER, config, in_lab, sh, until};
 
-/// Everything a slot leaves in the kernel, counted.
+/// Counts of all kernel resources of slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Census {
     links: usize,
@@ -69,7 +69,7 @@ fn hundreds_of_slots_are_fully_cleaned_up() {
     });
 }
 
-/// Takes many minutes and gigabytes of the kernel's memory: `cargo xtask test --full` asks for it.
+/// Takes many minutes and gigabytes of kernel memory: runs with `cargo xtask test --full`.
 #[test]
 fn every_slot_of_a_host_is_created() {
     const NAME: &str = "every_slot_of_a_host_is_created";
@@ -159,7 +159,8 @@ fn adopted_leases_survive_a_restart_and_other_slots_are_freed() {
         until("leftovers destroyed", || second.stats().doomed == 0 && second.stats().found == 0).await;
         assert!(!directory.join(format!("netns/lab-{}", lost.index)).exists());
 
-        // The machine of the kept slot has its tap; only after it is gone can another one open it.
+        // The kept slot's machine has its tap open; another one can open it only after that machine
+        // ended.
         assert!(second.open_tap(kept.index).await.is_err());
         drop(kept.tap);
         drop(Guest::new(second.open_tap(kept.index).await.unwrap()));

@@ -1,4 +1,4 @@
-//! What one guest can begin, have and send.
+//! Limits on one guest's new connections, open connections and traffic.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -85,7 +85,7 @@ fn per_minute_connection_and_destination_limits_are_reported() {
         let denial = first_refusal(&mut denials, send).await;
         assert_eq!((denial.slot, denial.address), (slot.index, Some(PRIVATE_SERVER)));
         assert_eq!(denial.limit, Some(EgressLimit::ConnectionsPerMinute));
-        // What has begun goes on, however many packets it sends.
+        // An existing connection continues, however many packets it sends.
         for _ in 0..8 {
             pass_control(&mut slot.guest);
         }

@@ -17,7 +17,7 @@ use crate::lab::{
 /// TCP flags of an accepted connection.
 pub const SYN_ACK: u8 = 0x12;
 
-/// Long enough for anything that comes, where nothing should.
+/// Time to wait where no packet should arrive.
 const SOON: Duration = Duration::from_millis(200);
 
 /// Resolves a name as a guest does.
@@ -99,7 +99,7 @@ fn a_name_opens_only_its_public_address() {
         // A second answer for the same address renews it.
         assert_eq!(resolve(&mut guest, "a.com."), Ok(vec![SERVER]));
         assert!(passes(&mut guest, &internet, "again", (SERVER, PORT)));
-        // Another policy forgets, also for the flow that is open.
+        // Another policy drops resolved names, also for the open flow.
         pool.set_policy(slot.index, &policy(r#"{"allow":["b.com"]}"#)).await.unwrap();
         assert!(!passes(&mut guest, &internet, "forgotten", (SERVER, PORT)));
         pool.shutdown().await.unwrap();
@@ -167,7 +167,8 @@ fn a_dns_response_after_a_policy_change_opens_nothing() {
         let mut guest = Guest::new(slot.tap);
         ask(&mut guest, "held.com.");
         until("the name server has the question", || !internet.arrivals().is_empty()).await;
-        // One set of ports in either policy: addresses of the one would be open in the other.
+        // Both policies have one set of ports: without care, addresses of one would be open in the
+        // other.
         pool.set_policy(slot.index, &policy(r#"{"allow":["release.private.com"]}"#)).await.unwrap();
         ask(&mut guest, "release.private.com.");
         for answer in [next_answer(&mut guest), next_answer(&mut guest)] {
@@ -257,7 +258,8 @@ fn guests_wait_while_the_agent_is_restarted() {
         };
         assert_eq!(connect(&mut guest, PATIENCE), Some(SYN_ACK));
         drop(first);
-        // Its listeners close a moment later. Then nothing comes: no refusal either.
+        // The agent's listeners close a moment later. After that nothing arrives, not even a
+        // refusal.
         let mut answer = Some(SYN_ACK);
         for _ in 0..20 {
             answer = connect(&mut guest, SOON);
@@ -298,7 +300,7 @@ fn denied_names_and_connections_are_reported() {
         };
         let next = tokio::time::timeout(PATIENCE, denials.recv()).await.unwrap().unwrap();
         assert_eq!(next, told("dns", None, None, Some("b.com")));
-        // The listener may start after the slot was taken: packets are sent until one is told.
+        // The listener may start after the slot was taken: send packets until one is reported.
         let next = loop {
             guest.send("closed", (PRIVATE_SERVER, PORT));
             if let Ok(next) =
@@ -313,7 +315,7 @@ fn denied_names_and_connections_are_reported() {
         guest.send("HTTP/3", (SERVER, 443));
         for protocol in ["tcp", "udp"] {
             let expect = told(protocol, Some(SERVER), Some(443), None);
-            // More of the datagrams above may be told before it.
+            // More of the datagrams above may be reported before it.
             while tokio::time::timeout(PATIENCE, denials.recv()).await.unwrap().unwrap() != expect {}
         }
         pool.shutdown().await.unwrap();

@@ -38,7 +38,7 @@ fn resolved_names_carry_over_to_another_slot() {
         let mut next = guest_in_new_slot(&pool, &by_name, &resolved).await;
         assert!(passes(&mut next, &internet, "resolved elsewhere", (SERVER, PORT)));
         assert!(!passes(&mut next, &internet, "another port", (SERVER, PORT + 1)));
-        // Web connections still go to the proxy, which asks for their name.
+        // Web connections still go to the proxy, which checks their host name.
         assert_eq!(next.connect(5001, (SERVER, 443), PATIENCE), Some(SYN_ACK));
         // The guest can resolve again as ever.
         assert_eq!(resolve(&mut next, "a.com."), Ok(vec![SERVER]));

@@ -108,7 +108,7 @@ fn only_signatures_by_a_provider_key_are_accepted() {
         let refused = verify(token, &keys, &EXPECTED);
         assert!(matches!(refused, Err(IdTokenError::Invalid(_))), "{token}: {refused:?}");
     };
-    // Signed by nobody, in each spelling.
+    // Unsigned, in each spelling of `none`.
     for alg in ["none", "None", ""] {
         invalid(&format!("{}.", message(&json!({"alg": alg, "kid": "k"}), &claims())));
     }
@@ -122,7 +122,7 @@ fn only_signatures_by_a_provider_key_are_accepted() {
     invalid(&Signer::new().sign(&header("k"), &claims()));
     let unknown = verify(&Signer::new().sign(&header("mine"), &claims()), &keys, &EXPECTED);
     assert_eq!(unknown, Err(IdTokenError::UnknownKey));
-    // A key that the token brings along is not asked.
+    // A key embedded in the token is ignored.
     let own = Signer::new();
     let mut carried = header("k");
     carried["jwk"] = own.jwk("k");

@@ -85,7 +85,7 @@ impl<T: Copy, const N: usize> List<T, N> {
         self.len
     }
 
-    /// Returns whether there are no items.
+    /// Returns whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -52,7 +52,7 @@ pub async fn create(
     sandboxes.owned(async move { run(&own, workspace, request, key, None).await }).await
 }
 
-/// The same for a service, such as `app:<id>`, to which the machine belongs from its first moment on.
+/// The same for a service, such as `app:<id>`, which owns the machine from the start.
 pub async fn create_owned(
     sandboxes: &Arc<Sandboxes>,
     workspace: WorkspaceId,
@@ -64,7 +64,7 @@ pub async fn create_owned(
     sandboxes.owned(async move { run(&own, workspace, request, None, Some(owner)).await }).await
 }
 
-/// The same, and a template that is just being baked, or a host that has no room right now, is waited for.
+/// The same, but waits for a template that is being baked, and for a host with free capacity.
 pub async fn create_patiently(
     sandboxes: &Arc<Sandboxes>,
     workspace: WorkspaceId,
@@ -173,8 +173,8 @@ fn volume_spec(volume: &AttachedVolume) -> VolumeSpec {
     }
 }
 
-/// Removes what a failed create left. If its host does not respond now, the machine is forgotten
-/// when it reports.
+/// Removes the remains of a failed create. If its host does not respond now, the machine is deleted
+/// when the host reports.
 ///
 /// The intention is recorded first and in one step, as in a delete. A server that ends while the
 /// host is being asked must not leave a row in `creating`, which its successor would finish just
@@ -183,7 +183,8 @@ pub async fn undo(sandboxes: &Sandboxes, record: &SandboxRecord, client: Option<
     let change = Change::at(now()).because(why);
     let go = async |transition| {
         if let Err(error) = sandboxes.transition(&record.id, transition, &change).await {
-            // Not the state it was left in: someone deleted it meanwhile, which is as good.
+            // The state has changed: another request has deleted the sandbox, which is just as
+            // good.
             tracing::debug!(sandbox = %record.id, error = %chain(&error), "undoing a create");
         }
     };
@@ -261,7 +262,7 @@ async fn plan_from_snapshot(
         return Err(Error::bad_request(message));
     }
     let snapshot = super::snapshot::find(sandboxes, &workspace, id).await?;
-    // It may have been named.
+    // The request may have used its name.
     let id = snapshot.id.clone();
     if for_user {
         super::snapshot::check_unsealed(sandboxes, &snapshot).await?;
@@ -322,7 +323,7 @@ async fn plan_from_version(
     Ok(plan)
 }
 
-/// Refuses a template that is not the snapshot's own, which would be ignored.
+/// Refuses a template other than the snapshot's own, because it would be ignored.
 fn check_template(sandboxes: &Sandboxes, given: Option<&str>, snapshot: &SnapshotRecord) -> Result<()> {
     let own = &snapshot.spec.template;
     let Some(given) = given.filter(|given| given != own && !TEMPLATES_UNASKED.contains(given)) else {

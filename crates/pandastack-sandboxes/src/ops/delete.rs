@@ -1,8 +1,8 @@
 //! Deleting a sandbox.
 //!
-//! The intention is recorded first and cannot be taken back, so the call succeeds even when the
-//! host does not respond: the row stays `stopping` and [`crate::report`] finishes the work when the
-//! host reports again.
+//! The intention is recorded first and cannot be undone, so the call succeeds even when the host
+//! does not respond: the row stays `stopping` and [`crate::report`] finishes the work when the host
+//! reports again.
 
 use std::sync::Arc;
 
@@ -47,8 +47,8 @@ pub async fn finish(sandboxes: &Sandboxes, record: &SandboxRecord) -> Result<()>
     };
     let removed = match sandboxes.hosts.client(&record.host) {
         Ok(client) => {
-            // Asked first, because a host does not tell the totals of what it removed, and short
-            // lives count too.
+            // Query the host first, because it does not report the totals of a removed machine, and
+            // short lifetimes count too.
             let last = describe(&client, record).await.ok();
             remove_machine(&client, record).await.map(|()| last)
         }

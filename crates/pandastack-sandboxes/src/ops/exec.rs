@@ -75,7 +75,7 @@ pub async fn run(
     Ok((ran.sandbox_id, result))
 }
 
-/// The same, with all output, which is passed on and not held here.
+/// The same, with all output, which is streamed and not buffered here.
 pub async fn run_streamed(
     sandboxes: &Arc<Sandboxes>,
     workspace: WorkspaceId,
@@ -85,7 +85,7 @@ pub async fn run_streamed(
     let work = |client: AgentClient, record: SandboxRecord, exec: ExecRequest| async move {
         let call = endpoints::Exec::new(record.id.clone(), ExecQuery::default());
         let (wait, options) = (wait_for(&exec), StreamOptions::on_sandbox(record.incarnation));
-        // The command has ended when the response begins: its output is with the host.
+        // The response starts when the command has ended: until then the host holds its output.
         let head = tokio::time::timeout(wait, client.stream(call, options, &exec)).await;
         Ok::<_, Error>(head.map_err(|_| AgentError::Timeout { host: record.host.clone(), wait })??)
     };
@@ -93,7 +93,8 @@ pub async fn run_streamed(
     Ok(RunStream { ran, response })
 }
 
-/// The answer to a run: an [`ExecResult`] that is still to be read, and what a [`RunResult`] has beside it.
+/// The response to a run: an [`ExecResult`] that is still to be read, and the other fields of a
+/// [`RunResult`].
 ///
 /// [`RunResult`]: pandastack_types::api::RunResult
 pub struct RunStream {
@@ -103,7 +104,7 @@ pub struct RunStream {
     pub response: Response<Incoming>,
 }
 
-/// What there is to say of a run besides its result, as in a `RunResult`.
+/// Data of a run besides its result, as in a `RunResult`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RunInfo {
     sandbox_id: SandboxId,

@@ -23,7 +23,7 @@ use crate::placement::PlacementRefused;
 use crate::tenancy::is_emulated;
 use crate::volumes::attach::DerivedVolumes;
 
-/// Labels that a child carries about its fork, and those that make it a candidate.
+/// Labels of a child: of its fork, and of a candidate.
 const TREE_LABEL: &str = "fork_tree_id";
 const PARENT_LABEL: &str = "fork_parent_id";
 const CANDIDATE_LABEL: &str = "explore";
@@ -39,7 +39,7 @@ pub struct ForkResult {
     pub pause_ms: f64,
     /// Children that were created.
     pub children: Vec<SandboxRecord>,
-    /// Why the others were not.
+    /// Reasons of the failed children.
     pub errors: Vec<ForkError>,
 }
 

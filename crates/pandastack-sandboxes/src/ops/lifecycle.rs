@@ -43,8 +43,7 @@ impl StateChange {
     }
 }
 
-/// The transition that brings a row from its state to the one its host reports; `None` if it is
-/// already in it.
+/// The transition from a row's state to the state that its host reports; `None` if they are equal.
 pub fn towards(row: SandboxState, seen: SandboxState) -> Option<Transition> {
     use SandboxState as S;
     match (row, seen) {
@@ -76,7 +75,8 @@ pub async fn change_state(
                 StateChange::Pause | StateChange::Resume => {}
             }
             let kept = match movement {
-                // Told again, one that sleeps on disk stays as it is, whatever it kept.
+                // A repeated request leaves a sandbox asleep on disk unchanged, including what it
+                // kept.
                 StateChange::Hibernate(keep) if record.spec.residency != Some(Residency::Disk) => Some(keep),
                 _ => None,
             };
@@ -92,7 +92,7 @@ pub async fn settle(
     seen: AgentSandbox,
     change: Change,
 ) -> Result<SandboxRecord> {
-    // Read again: a report may have brought the news already.
+    // Read again: a report may have applied the change already.
     let state = sandboxes.store.sandbox(None, &record.id).await?.state;
     let again = match state {
         SandboxState::Hibernated => Some(Transition::Hibernated),
@@ -107,8 +107,8 @@ pub async fn settle(
     Ok(sandboxes.transition(&record.id, transition, &change).await?)
 }
 
-/// Lifecycle settings and times of a sandbox. Asks the host how long the sandbox has been idle, but
-/// does without its answer.
+/// Lifecycle settings and times of a sandbox. Queries the host for the idle time, but works without
+/// its response.
 pub async fn show(sandboxes: &Sandboxes, record: &SandboxRecord) -> Lifecycle {
     let seen = match sandboxes.hosts.client(&record.host) {
         Ok(client) => describe(&client, record).await.ok(),
@@ -167,7 +167,8 @@ pub async fn patch(
     check_live(&record)?;
     let spec = &record.spec;
     let ttl_seconds = request.ttl_seconds.unwrap_or(spec.ttl_seconds);
-    // A lifetime given to a persistent sandbox makes it one that ends, unless the same call says otherwise.
+    // Setting a lifetime makes a persistent sandbox non-persistent, unless the same call keeps it
+    // persistent.
     let persistent = request.persistent.unwrap_or(spec.persistent && request.ttl_seconds.is_none());
     let idle_timeout_seconds = request.idle_timeout_seconds.unwrap_or(spec.idle_timeout_seconds);
     let restarts = request.ttl_seconds.is_some() || (spec.persistent && !persistent);

@@ -1,8 +1,8 @@
 //! Operations on sandboxes, apart from HTTP: each moves a row and its machine together.
 //!
 //! Must hold: a row exists before its host is asked for the machine, and a machine is gone before
-//! its row is. So whatever a host has without a row is garbage and may be forgotten, also after a
-//! crash in the middle of anything.
+//! its row is. So a machine on a host without a row is garbage and may be deleted, even after a
+//! crash at any point.
 
 pub mod create;
 pub mod delete;
@@ -118,8 +118,8 @@ pub async fn locate(
     Ok((location, client))
 }
 
-/// Writes down that a call woke a sandbox, before its client hears of the call's success. The host
-/// reports it too, but a client that looks at once could be faster.
+/// Records that a call woke a sandbox, before the client gets the call's response. The host reports
+/// it too, but a client that reads the state at once could be faster.
 pub async fn note_wake(sandboxes: &Sandboxes, location: &Location, id: &SandboxId, client: &AgentClient) {
     if !location.asleep {
         return;
@@ -139,7 +139,7 @@ pub async fn note_wake(sandboxes: &Sandboxes, location: &Location, id: &SandboxI
     }
 }
 
-/// A sandbox of the workspace, whatever its state, that users may do something to.
+/// A sandbox of the workspace, in any state, that users may operate on.
 pub async fn unsealed(
     sandboxes: &Sandboxes,
     workspace: &WorkspaceId,

@@ -10,9 +10,9 @@ use pandastack_types::network::NetworkPolicy;
 use super::{MOVE_WAIT, check_live, options_for};
 use crate::Sandboxes;
 
-/// Changes the policy at the sandbox's host, where it holds at once, then in the record. Changes of
-/// one sandbox come one after the other, so that both have the same last one. Runs to its end even
-/// if the caller is dropped. Never wakes a sleeping sandbox.
+/// Changes the policy at the sandbox's host, where it applies at once, then in the record. Changes
+/// of one sandbox are serialized, so that host and record end with the same policy. Runs to its end
+/// even if the caller is dropped. Never wakes a sleeping sandbox.
 pub async fn set(
     sandboxes: &Arc<Sandboxes>,
     record: SandboxRecord,

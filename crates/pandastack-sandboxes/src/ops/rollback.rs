@@ -1,8 +1,8 @@
 //! Rolls a sandbox back to one of its own snapshots.
 //!
-//! The row keeps its id, labels and lifetime; only its state and what its host sees change. Reports
-//! are ignored meanwhile: on its host the sandbox falls asleep and wakes again, which users must
-//! not see.
+//! The row keeps its id, labels and lifetime; only its state and its host's view change. Reports
+//! are ignored during the rollback: on its host the sandbox falls asleep and wakes again, which
+//! users must not see.
 
 use std::sync::Arc;
 
@@ -19,8 +19,8 @@ use super::{MAKE_WAIT, options_for};
 use crate::Sandboxes;
 use crate::in_flight::OperationKey;
 
-/// Rolls a sandbox back, to its newest snapshot if none is named. Runs to its end even if the
-/// caller is dropped.
+/// Rolls a sandbox back, by default to its newest snapshot. Runs to its end even if the caller is
+/// dropped.
 pub async fn rollback(
     sandboxes: &Arc<Sandboxes>,
     record: SandboxRecord,

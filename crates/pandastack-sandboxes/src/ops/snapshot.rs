@@ -47,7 +47,8 @@ pub async fn check_unsealed(sandboxes: &Sandboxes, snapshot: &SnapshotRecord) ->
     }
     match sandboxes.store.sandbox(None, &snapshot.sandbox).await {
         Ok(source) => super::check_unsealed(&source),
-        // Checkpoints go with their machine, and nobody else takes snapshots of a sealed one.
+        // Checkpoints are deleted with their machine, and only services take other snapshots of a
+        // sealed one.
         Err(StoreError::NotFound { .. }) => Ok(()),
         Err(error) => Err(error.into()),
     }
@@ -91,7 +92,7 @@ async fn prune(sandboxes: &Sandboxes, newest: &SnapshotRecord, keep_last: u32) -
     Ok(())
 }
 
-/// Deletes the checkpoints of a sandbox that is deleted: there is nothing left to roll back.
+/// Deletes the checkpoints of a deleted sandbox, which can no longer be rolled back.
 pub async fn remove_checkpoints(sandboxes: &Sandboxes, record: &SandboxRecord) -> Result<()> {
     for snapshot in sandboxes.store.snapshots(&record.workspace, Some(&record.id)).await? {
         if snapshot.spec.kind == SnapshotKind::Checkpoint {

@@ -18,8 +18,8 @@ pub(super) struct Version {
     pub(super) published: bool,
 }
 
-/// The version that a create names; `None` if it names one of the platform's own templates, or none that
-/// is known.
+/// The version that a create names; `None` if it names one of the platform's own templates, or an
+/// unknown one.
 pub(super) async fn find(
     sandboxes: &Sandboxes,
     workspace: &WorkspaceId,

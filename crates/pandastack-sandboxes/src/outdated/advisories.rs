@@ -40,7 +40,7 @@ pub struct Advisory {
 }
 
 impl Advisory {
-    /// The advisory, as it is shown beside a component that it names.
+    /// The advisory, as shown next to a component that it affects.
     pub fn shown(&self) -> AdvisoryMatch {
         AdvisoryMatch { id: self.id.clone(), severity: self.severity.clone(), note: self.note.clone() }
     }
@@ -53,7 +53,7 @@ struct File {
     advisory: Vec<Advisory>,
 }
 
-/// Why advisories cannot be used.
+/// Reason why advisories cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AdvisoryError {
     /// The file cannot be read.

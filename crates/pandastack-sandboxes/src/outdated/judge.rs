@@ -1,4 +1,4 @@
-//! Compares the components of a frozen state with those that its host boots, and with advisories.
+//! Compares the components of a frozen state with its host's current ones, and with advisories.
 
 use std::cmp::Ordering;
 
@@ -41,7 +41,7 @@ struct Comparison {
     version: Option<String>,
     /// Name of the engine.
     engine: Option<String>,
-    /// Both versions, for people.
+    /// Both versions, for display.
     shown: (Option<String>, Option<String>),
     older: bool,
 }
@@ -108,7 +108,7 @@ fn engine(found: &Components, current: &Components) -> Comparison {
             compare(&found.version, &current.version) == Ordering::Less
         }
         (None, current) => current.is_some(),
-        // Of another engine; a host does not change its engine while it has states of it.
+        // A different engine; a host does not change its engine while it has states of it.
         (Some(_), _) => false,
     };
     let shown = |engine: &EngineVersion| format!("{} {}", engine.name, engine.version);

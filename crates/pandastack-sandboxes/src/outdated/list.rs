@@ -10,12 +10,12 @@ use super::OutdatedPolicy;
 use super::survey::{Subject, SurveyEntry, bakes, hosts, of_workspace};
 use crate::Sandboxes;
 
-/// Whose states are listed.
+/// Scope of a list of states.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
-    /// Those of a workspace.
+    /// States of a workspace.
     Workspace(WorkspaceId),
-    /// Those of all workspaces, and the platform's templates.
+    /// States of all workspaces, and the platform's templates.
     All,
 }
 
@@ -68,8 +68,8 @@ fn shown(surveyed: SurveyEntry, scope: &Scope) -> OutdatedState {
     }
 }
 
-/// What is outdated, in a sentence without its end: `sandbox x sleeps with an outdated guest kernel
-/// 6.1.0-9 (current: 6.1.0-37)`.
+/// Describes an outdated state, as a sentence without a full stop: `sandbox x sleeps with an
+/// outdated guest kernel 6.1.0-9 (current: 6.1.0-37)`.
 pub(super) fn sentence(subject: &Subject, components: &[OutdatedComponent]) -> String {
     let holder = match subject {
         Subject::Sandbox(record) => format!("sandbox `{}` sleeps with", record.id),

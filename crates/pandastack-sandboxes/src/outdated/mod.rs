@@ -6,10 +6,10 @@
 //!     agents <--verdicts-- watch (leader, by the policy) <-+--> event `outdated`
 //! ```
 //!
-//! Must hold: an owner is told before the policy acts, and no sooner than the grace ends does an agent
-//! refuse a state or drop its memory. The verdict is kept by the agent with the state, so that it holds
-//! for every way to wake a sandbox. States of apps, functions and databases are listed with their
-//! owner, and their services replace them; the policy does not touch them.
+//! Must hold: an owner is notified before the policy acts, and an agent refuses a state or drops
+//! its memory only after the grace period. The verdict is kept by the agent with the state, so that
+//! it holds for every way to wake a sandbox. States of apps, functions and databases are listed
+//! with their owner, and their services replace them; the policy does not touch them.
 
 pub mod advisories;
 mod judge;
@@ -28,12 +28,12 @@ use self::advisories::{Advisory, AdvisoryFile};
 pub use self::list::{Scope, list};
 pub use self::watch::watch;
 
-/// Time between two looks at all states, unless the settings say otherwise.
+/// Default interval between checks of all states.
 pub const CHECK_EVERY: Duration = Duration::from_secs(600);
-/// Days between telling the owner and the first action, unless the settings say otherwise.
+/// Default number of days between notifying the owner and the first action.
 pub const GRACE_DAYS: u32 = 7;
 
-/// What the operator wants done about outdated states.
+/// The operator's policy for outdated states.
 #[derive(Debug, Clone)]
 pub struct OutdatedPolicy {
     /// Action when an outdated state is used.
@@ -44,7 +44,7 @@ pub struct OutdatedPolicy {
     pub only_advisories: bool,
     /// Advisories; `None` for none.
     pub advisories: Option<Arc<AdvisoryFile>>,
-    /// Time between two looks at all states.
+    /// Interval between checks of all states.
     pub check_every: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! Asks hosts for their frozen states, and finds the outdated ones with their records.
+//! Queries hosts for their frozen states, and finds the outdated ones with their records.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::{Sandboxes, snapshot_owner};
 
 /// Longest time for a host to read its frozen states.
 const READ_WAIT: Duration = Duration::from_secs(30);
-/// Hosts that are asked at once.
+/// Hosts queried at once.
 const HOSTS_AT_ONCE: usize = 16;
 
 /// A frozen state with a record.
@@ -55,7 +55,7 @@ impl Subject {
     }
 }
 
-/// A frozen state, and what is outdated in it: empty for one that only has an earlier verdict.
+/// A frozen state, and its outdated components: empty if it only has an earlier verdict.
 pub(super) struct SurveyEntry {
     pub host: HostId,
     pub subject: Subject,
@@ -70,7 +70,7 @@ pub(super) struct HostStates {
     frozen: HostFrozen,
 }
 
-/// Asks every host. The second value is whether all of them answered.
+/// Queries every host. The second value is whether all of them answered.
 pub(super) async fn hosts(sandboxes: &Sandboxes) -> (Vec<HostStates>, bool) {
     let (known, reachable) = (sandboxes.hosts.list().len(), sandboxes.hosts.clients());
     let asked = futures::stream::iter(reachable).map(|(host, client)| async move {
@@ -88,7 +88,7 @@ pub(super) async fn hosts(sandboxes: &Sandboxes) -> (Vec<HostStates>, bool) {
     (answers, complete)
 }
 
-/// What a host says of one state.
+/// A host's report of one state.
 struct State<'a> {
     host: &'a HostStates,
     components: &'a Components,

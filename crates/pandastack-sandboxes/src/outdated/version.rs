@@ -46,7 +46,7 @@ fn compare_numbers(a: &[u8], b: &[u8]) -> Ordering {
     a.len().cmp(&b.len()).then_with(|| a.cmp(b))
 }
 
-/// A version of ours, in which a `-` begins a pre-release.
+/// A version of the platform, in which `-` starts a pre-release.
 pub fn semantic(version: &str) -> String {
     version.replacen('-', "~", 1)
 }

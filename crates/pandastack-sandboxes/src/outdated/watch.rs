@@ -1,4 +1,4 @@
-//! Applies the policy: tells owners, and gives agents their verdicts.
+//! Applies the policy: notifies owners, and sends agents their verdicts.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::ops::MOVE_WAIT;
 /// Verdicts in one request to a host.
 const VERDICTS_AT_ONCE: usize = 1000;
 
-/// Looks at all frozen states until shutdown.
+/// Checks all frozen states until shutdown.
 pub async fn watch(sandboxes: Arc<Sandboxes>, policy: OutdatedPolicy) {
     let mut every = tokio::time::interval(policy.check_every);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -98,8 +98,8 @@ fn verdict(surveyed: &SurveyEntry, policy: &OutdatedPolicy, now: Timestamp) -> O
     })
 }
 
-/// Services replace their own machines, which would not come up by booting alone. Versions of templates
-/// belong to their builds.
+/// Services replace their own machines, which booting alone would not restore. Versions of
+/// templates belong to their builds.
 fn is_subject_to_policy(subject: &Subject) -> bool {
     match subject {
         Subject::Sandbox(record) => record.owner.is_none(),
@@ -111,7 +111,7 @@ fn is_subject_to_policy(subject: &Subject) -> bool {
     }
 }
 
-/// Tells the owner by an event of the sandbox; of a snapshot by one of the sandbox that it shows, if it
+/// Notifies the owner by an event of the sandbox; for a snapshot, of its source sandbox, if that
 /// still exists.
 async fn record_event(sandboxes: &Sandboxes, subject: &Subject, verdict: &OutdatedVerdict) -> Result<()> {
     let sandbox: &SandboxId = match subject {

@@ -37,7 +37,7 @@ const KERNELS: [&str; 3] = ["/dev", "/proc", "/sys"];
 
 /// The volumes that a new sandbox gets.
 pub struct VolumePlan {
-    /// Volumes that exist, by their places; those of the template come first.
+    /// Existing volumes, by place; the template's come first.
     pub volumes: Vec<AttachedVolume>,
     /// The host that has them.
     pub host: Option<HostId>,
@@ -49,7 +49,7 @@ pub struct VolumePlan {
 pub enum TemplateVolumeUse {
     /// The template has none.
     None,
-    /// A copy of the template's, which is to get that name if one was asked for.
+    /// A copy of the template's volume, with the requested name, if any.
     Fresh(TemplateVolume, Option<String>),
     /// A volume that exists: the first of [`VolumePlan::volumes`]. The template's memory does not fit it.
     Existing,
@@ -167,8 +167,9 @@ pub struct DerivedVolumes {
 }
 
 impl DerivedVolumes {
-    /// Creates volumes for `child`, a copy of a sandbox with `originals`, in place of those that it would
-    /// write. They are deleted with it, unless that setting is changed. Read-only volumes are shared.
+    /// Creates volumes for `child`, a copy of a sandbox with `originals`, to replace the volumes
+    /// that it would write. They are deleted with the child, unless that setting is changed.
+    /// Read-only volumes are shared.
     pub async fn add(
         &mut self,
         sandboxes: &Sandboxes,

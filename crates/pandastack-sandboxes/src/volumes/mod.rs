@@ -2,20 +2,20 @@
 //!
 //! Must hold:
 //! - **A hold is a row.** A sandbox has its volumes from the transaction that adds its row to the
-//!   one that removes it, which is after its machine is confirmed gone. There is no lease to run
-//!   out and none to forget.
+//!   one that removes it, which is after its machine is confirmed gone. No lease can expire or be
+//!   forgotten.
 //! - **One writer, or readers.** The transaction that adds a sandbox refuses it otherwise, naming
-//!   who has the volume. The host's lock on the image says the same a second time, for whatever
-//!   this record does not know.
+//!   the holder of the volume. The host's lock on the image enforces the same a second time, for
+//!   holders that this record does not know.
 //! - **Generations only rise**, by one with every writer. The host refuses an older one.
-//! - **Deleting is decided here and done there**: a volume that a host has and the record does not
-//!   is left alone, because a record can be restored from a backup and data cannot.
+//! - **Deleting is decided here and done on the host**: a volume on a host without a record is left
+//!   alone, because a record can be restored from a backup and data cannot.
 //!
 //! ```text
 //!   creating --host has it--> ready --delete--> deleting --host has it no longer--> (no row)
 //! ```
 //!
-//! Left to others: images, locks and space (agents), mounting (guests).
+//! Out of scope: images, locks and space (agents), mounting (guests).
 
 pub mod attach;
 pub mod ops;

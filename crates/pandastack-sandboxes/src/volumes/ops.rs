@@ -1,7 +1,7 @@
 //! Operations on volumes, apart from HTTP: each moves a row and its image together.
 //!
-//! A row exists before its host is asked for the image, and an image is gone before its row is; see
-//! [`super::reconcile`] for what a crash in between leaves.
+//! A row exists before its host is asked for the image, and an image is deleted before its row; see
+//! [`super::reconcile`] for the state after a crash in between.
 
 use std::sync::Arc;
 
@@ -88,7 +88,8 @@ async fn make(
         .await
 }
 
-/// Removes what a failed make left. If its host does not respond, the next report finishes it.
+/// Removes the remains of a failed create. If its host does not respond, the next report finishes
+/// it.
 async fn abandon(sandboxes: &Sandboxes, record: &VolumeRecord) {
     if let Err(error) = sandboxes.store.delete_volume(&record.id).await {
         tracing::warn!(

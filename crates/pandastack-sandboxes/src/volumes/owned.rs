@@ -1,7 +1,7 @@
 //! Volumes that belong to a service, such as `database:<id>`.
 //!
-//! They outlive the machine they came with, are attached for that service only, and are changed and
-//! deleted through it. Lists of the workspace do not show them.
+//! They outlive their first machine, and only that service attaches, changes and deletes them.
+//! Lists of the workspace do not show them.
 
 use std::sync::Arc;
 
@@ -23,8 +23,8 @@ pub trait OwnedVolumes: Send + Sync {
     /// machine.
     async fn seal(&self, machine: &SandboxRecord, owner: &Owner) -> Result<()>;
 
-    /// Leaves a volume to the machine that has it, with which it goes. `to` is its owner until
-    /// then.
+    /// Leaves a volume to the machine that holds it, so that it is deleted with the machine. `to`
+    /// is its owner until then.
     async fn release(&self, volume: VolumeRecord, to: &Owner) -> Result<()>;
 
     /// Volumes of an owner.
@@ -39,7 +39,7 @@ pub trait OwnedVolumes: Send + Sync {
     /// Used bytes of a volume, as last reported by its host.
     fn used_bytes(&self, volume: &VolumeRecord) -> Option<u64>;
 
-    /// Deletes all of an owner whose machines are gone. Safe to repeat.
+    /// Deletes all volumes of an owner whose machines are deleted. Safe to repeat.
     async fn delete_all(&self, workspace: &WorkspaceId, owner: &Owner) -> Result<()>;
 }
 

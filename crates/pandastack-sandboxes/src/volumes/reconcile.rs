@@ -62,7 +62,7 @@ async fn settle(sandboxes: &Arc<Sandboxes>, row: &VolumeRecord, is_there: bool) 
     }
 }
 
-/// Deletes the volumes that go with a sandbox whose row is gone.
+/// Deletes the volumes that belong to a deleted sandbox.
 pub async fn on_sandbox_deleted(sandboxes: &Sandboxes, sandbox: &SandboxRecord) {
     if sandbox.spec.volumes.is_empty() {
         return;

@@ -66,7 +66,7 @@ fn cron_handles_half_hour_dst_shifts() {
 fn cron_handles_leap_days_and_month_ends() {
     let leap = ["2028-02-29 00:00 +0000", "2032-02-29 00:00 +0000"];
     check("0 0 29 2 *", "UTC", "2027-01-01T00:00:00Z", &leap);
-    // 2100 is no leap year.
+    // 2100 is not a leap year.
     check("0 0 29 2 *", "UTC", "2096-03-01T00:00:00Z", &["2104-02-29 00:00 +0000"]);
     let ends = ["2027-01-31 12:00 +0000", "2027-02-28 12:00 +0000", "2027-03-31 12:00 +0000"];
     check("0 12 L * *", "UTC", "2027-01-01T00:00:00Z", &ends);
@@ -178,7 +178,7 @@ proptest! {
         }
     }
 
-    /// Whatever is typed is a timing or an error, never a panic.
+    /// Every text is a timing or an error, never a panic.
     #[test]
     fn arbitrary_cron_text_never_panics(text in "[-0-9*/,LW#? @a-z]{0,24}", zone in "[A-Za-z/_]{0,12}") {
         let _ = Timing::cron(&text, &zone);

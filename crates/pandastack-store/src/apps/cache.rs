@@ -1,8 +1,8 @@
 //! The dependency cache: the machine with installed dependencies, from which builds start.
 //!
-//! Must hold: a build begins from one of the template and size that the app is to have now, or from
-//! none. A machine that is created from a snapshot has the snapshot's shape, whatever the app's
-//! settings are by then.
+//! Must hold: a build starts from a cache of the app's current template and size, or without a
+//! cache. A machine that is created from a snapshot has the snapshot's shape, regardless of the
+//! app's current settings.
 
 use pandastack_types::SnapshotId;
 use serde::{Deserialize, Serialize};
@@ -28,13 +28,14 @@ impl AppSpec {
         Shape { template: self.template.clone(), cpu: self.cpu, memory_mb: self.memory_mb }
     }
 
-    /// The machine from which builds begin, unless the app's machines are to be of another kind by now.
+    /// The machine that builds start from, unless the app's machines now have another template or
+    /// size.
     pub fn usable_cache(&self) -> Option<&SnapshotId> {
         let shape = self.cache_shape.as_ref();
         self.cache.as_ref().filter(|_| shape.is_none_or(|shape| *shape == self.shape()))
     }
 
-    /// Records a machine from which builds begin.
+    /// Records a machine that builds start from.
     pub fn set_cache(&mut self, machine: SnapshotId, shape: Shape) {
         (self.cache, self.cache_shape) = (Some(machine), Some(shape));
     }

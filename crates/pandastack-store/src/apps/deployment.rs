@@ -53,7 +53,7 @@ pub struct DeploymentSpec {
     pub source: Source,
     /// Trigger of the deployment.
     pub trigger: String,
-    /// Branch, tag or commit that was asked for.
+    /// Requested branch, tag or commit.
     pub git_ref: Option<String>,
     /// Commit that was built.
     pub git_commit: Option<String>,
@@ -61,11 +61,11 @@ pub struct DeploymentSpec {
     pub git_before: Option<String>,
     /// ID of the webhook delivery that started it.
     pub delivery: Option<String>,
-    /// Address of the app, as the client that asked for this would reach it.
+    /// Address of the app, as the requesting client would reach it.
     pub address: Option<String>,
     /// The deployment whose version this one returns to.
     pub from: Option<DeploymentId>,
-    /// Begin without what earlier builds installed.
+    /// Start without the dependencies of earlier builds.
     pub clear_cache: bool,
     /// Kind of app that was found.
     pub framework: Option<String>,

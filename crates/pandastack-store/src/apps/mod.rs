@@ -1,6 +1,6 @@
 //! Records of apps.
 //!
-//! Must hold: which version serves changes in one transaction with the states of both versions
+//! Must hold: the serving version changes in one transaction with the states of both versions
 //! ([`AppStore::go_live`]), so that a crash leaves either the old one live or the new one, never
 //! both or none.
 
@@ -17,7 +17,7 @@ use pandastack_types::{AppId, DeploymentId, WorkspaceId};
 use self::record::{AppRecord, DeploymentRecord, DomainRecord, PreviewRepoRecord};
 use crate::Result;
 
-/// A deployment whose repository's host does not know yet how it goes, or how it ended.
+/// A deployment whose state was not yet reported to the repository's host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UnreportedDeployment {
     /// The deployment.
@@ -47,8 +47,8 @@ pub trait AppStore: Send + Sync {
     /// Adds a deployment and forgets the oldest beyond `DEPLOYMENTS_PER_APP_MAX` that are over.
     async fn insert_deployment(&self, deployment: &DeploymentRecord) -> Result<()>;
     /// Adds a deployment unless `is_needless` rejects it, given the app's deployments, newest
-    /// first. Returns `false` if it did. Checking and adding are one transaction. Nobody adds one
-    /// in between.
+    /// first. Returns `false` if it did. The check and the insert are one transaction, so no other
+    /// deployment is added in between.
     async fn insert_deployment_unless(
         &self,
         deployment: &DeploymentRecord,
@@ -65,7 +65,7 @@ pub trait AppStore: Send + Sync {
     /// Makes a deployment the live version and gives the one before it `replaced`.
     async fn go_live(&self, deployment: &DeploymentRecord, replaced: DeploymentStatus) -> Result<()>;
 
-    /// Deployments of which something is to be told, oldest first.
+    /// Deployments with a status to report to the Git host, oldest first.
     async fn unreported_deployments(&self, limit: u32) -> Result<Vec<UnreportedDeployment>>;
     /// Records that the start of a deployment was reported, or its end, after which nothing is left to
     /// report.

@@ -71,7 +71,7 @@ pub struct AppSpec {
     pub git_deploy_key: Option<String>,
     /// Configured keys of the repository's host.
     pub git_known_hosts: Option<String>,
-    /// The same, as that host showed them first.
+    /// The same, recorded on the first connection to the host.
     pub git_known_hosts_seen: Option<String>,
     /// Configured kind of the repository's host.
     pub git_host: Option<GitHost>,
@@ -115,7 +115,7 @@ pub struct AppSpec {
     pub previews: AppPreviews,
     /// When that was last set; absent in records from before this was stored.
     pub previews_said_at: Option<Timestamp>,
-    /// Pull requests that were closed, and when: a delivery from before brings no preview back.
+    /// Closed pull requests, with the time: an earlier delivery does not reopen a preview.
     pub closed_pulls: BTreeMap<u32, Timestamp>,
     /// The pull request of a preview.
     pub pull: Option<PullSpec>,
@@ -127,7 +127,7 @@ pub struct AppSpec {
     pub env: BTreeMap<String, EnvEntry>,
     /// Databases that it reaches, by the variable with their address.
     pub databases: BTreeMap<String, AttachedDatabase>,
-    /// A machine with installed dependencies, from which builds begin.
+    /// A machine with installed dependencies, which builds start from.
     pub cache: Option<SnapshotId>,
     /// Shape of that machine; absent in records from before this was stored.
     pub cache_shape: Option<Shape>,

@@ -15,38 +15,39 @@ use crate::StoreError;
 pub struct Change {
     /// When.
     pub at: Timestamp,
-    /// Why, in a sentence.
+    /// Reason, as a sentence.
     pub detail: Option<String>,
     /// The sandbox as its agent sees it.
     pub seen: Option<Box<AgentSandbox>>,
     /// Milliseconds for which the parent of a fork was paused.
     pub pause_ms: Option<f64>,
-    /// The transition is the end of a lifetime: there is no other end until it wakes.
+    /// The transition is the end of a lifetime: the lifetime does not end again until the sandbox
+    /// wakes.
     pub ends_lifetime: bool,
     /// What the sandbox keeps when it is put to sleep.
     pub kept: Option<Keep>,
 }
 
 impl Change {
-    /// A change with nothing to say.
+    /// A change without details.
     pub fn at(at: Timestamp) -> Self {
         Self { at, ..Self::default() }
     }
 
-    /// With a sentence.
+    /// Adds a reason.
     pub fn because(mut self, detail: impl Into<String>) -> Self {
         self.detail = Some(detail.into());
         self
     }
 
-    /// With what the agent sees.
+    /// Adds the agent's view.
     pub fn with_observed(mut self, seen: AgentSandbox) -> Self {
         self.seen = Some(Box::new(seen));
         self
     }
 }
 
-/// A change that is not one of state.
+/// A change other than a state transition.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Amendment {
     /// New lifetime.
@@ -76,7 +77,7 @@ pub enum Amendment {
     Network(Box<NetworkPolicy>),
     /// The sandbox, or a snapshot of it, is frozen with outdated components.
     Outdated {
-        /// What is outdated, and what happens when.
+        /// The outdated components, and the action with its time.
         detail: String,
     },
     /// The network policy refused a connection or lookup.
@@ -121,7 +122,8 @@ impl SandboxRecord {
         Ok(moved)
     }
 
-    /// Takes over what only the agent knows. Totals of use go through usage events instead.
+    /// Applies the fields that only the agent knows. Usage totals are recorded as usage events
+    /// instead.
     fn note_seen(&mut self, seen: &AgentSandbox) {
         self.template.clone_from(&seen.template);
         let spec = &mut self.spec;
@@ -136,8 +138,8 @@ impl SandboxRecord {
         spec.boot_stages_us.clone_from(&seen.boot_stages_us);
     }
 
-    /// Promotes a child of a fork: it is no longer a candidate. Refuses one that has no machine, because
-    /// another child was promoted first.
+    /// Promotes a child of a fork: it is no longer a candidate. Refuses a child without a machine,
+    /// because another child was promoted first.
     pub fn promote(&mut self, at: Timestamp) -> Result<(), StoreError> {
         if !self.state.is_live() {
             return Err(StoreError::Held(format!(

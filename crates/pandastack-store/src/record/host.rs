@@ -8,6 +8,6 @@ use pandastack_types::agent_api::HostReport;
 pub struct HostRecord {
     /// The host's last report; `sandboxes` and `snapshots` are empty.
     pub summary: HostReport,
-    /// When that came, by this side's clock.
+    /// When the report arrived, by control's clock.
     pub last_seen_at: Timestamp,
 }

@@ -31,11 +31,11 @@ pub struct SandboxRecord {
     pub tree: Option<TreeId>,
     /// The service it belongs to, if any. The sandbox API neither lists nor deletes such a machine.
     pub owner: Option<Owner>,
-    /// When it was asked for.
+    /// When it was requested.
     pub created_at: Timestamp,
     /// When its state last changed.
     pub changed_at: Timestamp,
-    /// When its lifetime ends. The reaper looks at nothing else.
+    /// When its lifetime ends. The reaper uses only this.
     pub expires_at: Option<Timestamp>,
     /// Labels.
     pub metadata: Metadata,
@@ -73,7 +73,7 @@ pub struct SandboxSpecRecord {
     pub keep_on_timeout: Keep,
     /// Snapshots taken by the platform.
     pub checkpoints: Option<Checkpoints>,
-    /// From its parent up; the farthest are forgotten past `ANCESTORS_MAX`.
+    /// From its parent up; the farthest are dropped beyond `ANCESTORS_MAX`.
     pub ancestors: Vec<SandboxId>,
     /// A candidate that is deleted at its expiry unless it is promoted.
     pub candidate: bool,

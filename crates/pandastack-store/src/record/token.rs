@@ -27,7 +27,7 @@ pub struct TokenRecord {
     pub expires_at: Option<Timestamp>,
     /// When it was last used, to the minute.
     pub last_used_at: Option<Timestamp>,
-    /// Set if it is a sign-in of a member, not a key that somebody made.
+    /// Set if the row is a member's sign-in, not an API key.
     pub session: Option<SessionRecord>,
 }
 

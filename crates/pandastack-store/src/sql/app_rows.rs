@@ -77,7 +77,7 @@ impl TryFrom<DeploymentRow> for DeploymentRecord {
     }
 }
 
-/// A deployment whose begin or end was not reported.
+/// A deployment whose start or end was not reported.
 #[derive(sqlx::FromRow)]
 pub(super) struct UnreportedRow {
     #[sqlx(flatten)]

@@ -1,6 +1,6 @@
 //! The audit log and its hash chain.
 //!
-//! Whoever appends first locks the row with the newest hash, so that servers on one database append one after
+//! Appending locks the row with the newest hash, so that servers on one database append one after
 //! another: the order of ids is the order of commits and of the chain.
 
 use jiff::Timestamp;

@@ -98,7 +98,7 @@ impl ConsoleStore for SqlStore {
     }
 
     async fn delete_console_session(&self, workspace: &WorkspaceId, id: &str) -> Result<()> {
-        // On disk before the answer: a session that was revoked must not come back after a power loss.
+        // On disk before the response: a revoked session must not reappear after a power loss.
         let mut write = self.write(Durability::Power).await?;
         let done = sqlx::query("DELETE FROM console_sessions WHERE workspace_id = $1 AND id = $2")
             .bind(workspace.as_str())

@@ -46,8 +46,7 @@ impl TryFrom<DatabaseRow> for DatabaseRecord {
 impl DatabaseStore for SqlStore {
     async fn insert_database(&self, record: &DatabaseRecord) -> Result<()> {
         let spec = to_json("database spec", &record.spec)?;
-        // The creation of a machine waits for the disk meanwhile; a row lost before that has no
-        // machine.
+        // The creation of the machine waits for the sync; a row lost before that has no machine.
         let mut write = self.write(Durability::Process).await?;
         write.lock_workspace(&record.workspace).await?;
         admit_any(write.conn(), &record.workspace).await?;

@@ -34,7 +34,7 @@ macro_rules! in_period {
 
 #[derive(sqlx::FromRow)]
 struct UsageRow {
-    /// What is summed: a sandbox, a kind of service, or everything.
+    /// Group of the sum: a sandbox, a kind of service, or everything.
     grouped: String,
     creates: i64,
     cpu_ms: i64,

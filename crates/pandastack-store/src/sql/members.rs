@@ -127,7 +127,7 @@ impl MemberStore for SqlStore {
         admit_any(write.conn(), &member.workspace).await?;
         let changed = || StoreError::Held("the member was changed during the sign-in; try again".to_owned());
         if !update(write.conn(), member).await? {
-            // Whoever has no row yet gets one; a row that was removed does not come back.
+            // A new person gets a row; a removed row is not added again.
             if member.role.is_some() {
                 return Err(changed());
             }
@@ -227,7 +227,8 @@ async fn admit(conn: &mut AnyConnection, workspace: &WorkspaceId) -> Result<()> 
     }
 }
 
-/// Adds a row; does nothing if the person has one in this workspace. Binds as [`put`] does.
+/// Adds a row; does nothing if the person has one in this workspace. Has the same parameters as
+/// [`put`].
 const INSERT: &str = "INSERT INTO members (id, workspace_id, issuer, subject, email, name, role, group_role, \
      operator, created_at_us, last_sign_in_at_us) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) \
      ON CONFLICT DO NOTHING";
@@ -256,7 +257,7 @@ async fn put(conn: &mut AnyConnection, statement: &'static str, member: &MemberR
     Ok(done.rows_affected() == 1)
 }
 
-/// Changes a row and the rights of its sessions; `false` if there is none.
+/// Changes a row and the rights of its sessions; `false` if the row does not exist.
 async fn update(conn: &mut AnyConnection, member: &MemberRecord) -> Result<bool> {
     let is_there = put(&mut *conn, UPDATE, member).await?;
     if let Some(role) = member.effective_role() {

@@ -10,8 +10,8 @@
 //! | one writer at a time | on the whole file, by a turn taken here | on what is changed: the sandbox's row, or the workspace's for what is counted ([`Write::lock_workspace`]) |
 //! | survives power loss | when the log is synced, see [`Durability`](super::Durability) | when it is committed, always |
 
-/// A condition: the row is of a workspace that is neither suspended nor being deleted. Nothing
-/// falls due in one that is.
+/// A condition: the row's workspace is neither suspended nor being deleted. Otherwise no work falls
+/// due in it.
 macro_rules! in_open_workspace {
     () => {
         " AND workspace_id NOT IN (SELECT id FROM workspaces WHERE state <> 'active')"
@@ -81,7 +81,7 @@ enum Backend {
     Postgres(Postgres),
 }
 
-/// A write transaction, and what must happen around its end.
+/// A write transaction, and the work at its end.
 struct Write {
     tx: Transaction<'static, Any>,
     end: End,
@@ -107,8 +107,8 @@ impl Write {
         }
     }
 
-    /// Returns whether another server with this instance name is alive. On SQLite there is no
-    /// other.
+    /// Returns whether another server with this instance name is alive. SQLite supports only one
+    /// server.
     async fn is_alive(&mut self, instance: &str) -> Result<bool> {
         match self.end {
             End::Sqlite(_) => Ok(false),

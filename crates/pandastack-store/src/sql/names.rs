@@ -7,7 +7,7 @@ use super::{SqlStore, Write};
 use crate::names::{NameStore, Named, choose};
 use crate::{Result, StoreError};
 
-/// Rows that an answer needs: the exact one comes first, and two beginnings are several.
+/// Rows needed for a result: the exact match comes first, and two prefix matches are ambiguous.
 macro_rules! by_text {
     ($table:literal, $and:literal) => {
         concat!(

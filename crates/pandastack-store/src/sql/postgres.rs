@@ -1,7 +1,7 @@
 //! PostgreSQL, by URL.
 //!
-//! A commit is on disk when it returns (unless the server itself was told otherwise). Several
-//! writers work at once and lock what they change; they may be of several control servers
+//! A commit is on disk when it returns (unless the server is configured otherwise). Several writers
+//! work at once and lock what they change; they may be of several control servers
 //! ([`super::replicas`]).
 
 use sqlx::any::AnyPoolOptions;
@@ -19,7 +19,7 @@ pub(super) struct Postgres {
 }
 
 impl Postgres {
-    /// Connects, and brings the schema up to date; several that start at once take turns.
+    /// Connects, and migrates the schema; concurrent starts are serialized.
     pub(super) async fn connect(url: &str) -> Result<(AnyPool, Self)> {
         sqlx::any::install_default_drivers();
         let pool = AnyPoolOptions::new().max_connections(CONNECTIONS_MAX).connect(url).await?;

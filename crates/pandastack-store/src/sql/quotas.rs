@@ -56,7 +56,7 @@ pub(super) async fn admit_sandbox(conn: &mut AnyConnection, record: &SandboxReco
     within("memory_mb", quota.memory_mb, memory_mb, u64::from(record.spec.memory_mb))
 }
 
-/// Refuses whatever is created in a workspace that is suspended or being deleted.
+/// Refuses to create anything in a workspace that is suspended or being deleted.
 pub(super) async fn admit_any(conn: &mut AnyConnection, workspace: &WorkspaceId) -> Result<()> {
     let row: Option<(String, Option<String>)> =
         sqlx::query_as("SELECT state, suspend_reason FROM workspaces WHERE id = $1")
@@ -108,7 +108,7 @@ async fn count(conn: &mut AnyConnection, workspace: &WorkspaceId) -> Result<u64>
     Ok(unsigned(count))
 }
 
-/// Sandboxes of a workspace, their processors and memory; those that sleep count, because they may
+/// Sandboxes of a workspace, their processors and memory; sleeping ones count, because they may
 /// wake at any time.
 async fn machines(conn: &mut AnyConnection, workspace: &WorkspaceId) -> Result<(u64, u64, u64)> {
     let (count, cpu, memory_mb): (i64, i64, i64) = sqlx::query_as(

@@ -31,7 +31,7 @@ const MEMBER_CLASS: i32 = 0x7061_6e64;
 const CHANNEL: &str = "pandastack";
 /// Notifications taken at once, so that a burst of events is read with one query.
 const NEWS_AT_ONCE: usize = 256;
-/// The database notices that a replica's machine is gone within 5 s, and gives up its locks.
+/// The database detects a vanished replica within 5 s, and releases its locks.
 const SESSION_SETTINGS: &str =
     "SET tcp_keepalives_idle = 2; SET tcp_keepalives_interval = 1; SET tcp_keepalives_count = 3";
 
@@ -95,7 +95,7 @@ pub(super) async fn is_alive(connection: &mut AnyConnection, instance: &str) -> 
     Ok(found.iter().any(|(name, ..)| name == instance))
 }
 
-/// The one server of a file.
+/// The only server of a database file.
 struct SoleReplica;
 
 #[async_trait]
@@ -147,7 +147,7 @@ impl PostgresSession {
         Ok(tx.commit().await?)
     }
 
-    /// Deletes rows of replicas that are gone.
+    /// Deletes rows of replicas that have ended.
     async fn forget_dead(&mut self) -> Result<()> {
         let forgotten = sqlx::query(
             "DELETE FROM replicas WHERE number NOT IN (SELECT objid::bigint FROM pg_locks \
@@ -244,7 +244,7 @@ impl PostgresSession {
                 }
                 Some(("host", id)) => ReplicaChange::Host(id.parse().map_err(corrupt("notification"))?),
                 _ if payload == "names" => ReplicaChange::Names,
-                // Of a newer version; this one does not know what to do about it.
+                // From a newer version; ignore it.
                 _ => continue,
             };
             if !others.contains(&news) {

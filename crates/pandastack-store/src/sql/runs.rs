@@ -54,7 +54,7 @@ const RUN: &str = "SELECT workspace_id, queued, due_at_us, event, spec FROM func
 
 async fn put(conn: &mut AnyConnection, record: &RunRecord) -> Result<()> {
     let run = &record.run;
-    // One that is gone takes its calls with it; a call that ends after it has no place to be kept.
+    // Deleting a function deletes its calls; a call that ends after that is not stored.
     sqlx::query(
         "INSERT INTO function_runs (id, function_id, workspace_id, state, queued, due_at_us, created_at_us, ended_at_us, \
          duration_us, billed_ms, cold, event, spec) \

@@ -36,7 +36,7 @@ const DUE: &str = concat!(
 /// With those of services.
 const ALL_OF_WORKSPACE: &str = "SELECT * FROM sandboxes WHERE workspace_id = $1 ORDER BY created_at_us, id";
 
-/// Why the siblings of a promoted child go.
+/// Reason for deleting the siblings of a promoted child.
 const PROMOTED_INSTEAD: &str = "another child of its tree was promoted";
 
 #[async_trait]
@@ -163,7 +163,7 @@ impl SandboxStore for SqlStore {
         let mut promotion = Promotion { events: vec![event], leaving: Vec::new(), staying: Vec::new() };
         let change = Change::at(at).because(PROMOTED_INSTEAD);
         for mut sibling in siblings.into_iter().filter(|_| alone) {
-            // One that someone deletes goes, promoted or not.
+            // A sibling that is being deleted stays so, promoted or not.
             if sibling.spec.promoted && sibling.state != SandboxState::Stopping {
                 promotion.staying.push(sibling.id);
                 continue;

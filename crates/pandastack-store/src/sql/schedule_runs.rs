@@ -170,7 +170,7 @@ async fn claim(
     claimed: &mut ClaimedRuns,
 ) -> Result<()> {
     let (in_progress, waiting) = other_runs(write.conn(), &run).await?;
-    // A run that has begun before holds its place.
+    // A run that has already started keeps its slot.
     let count = if run.attempt > 0 { 0 } else { in_progress.len() as u64 };
     let overlap = schedule.spec.options.overlap.unwrap_or(Overlap::Skip);
     match admit(overlap, count, waiting, run.is_catch_up) {
@@ -246,7 +246,8 @@ impl RunStore for SqlStore {
         .await?;
         for run in records::<_, RunRecord>(ready)? {
             let schedule = schedule_to_change(&mut write, lock, run.schedule.as_str()).await?;
-            // One that was replaced by an earlier of this very look is no longer queued.
+            // An earlier run of this loop may have replaced this one, which is then no longer
+            // queued.
             let run = run_by_id(write.conn(), "", run.id.as_str()).await?;
             if let (Some(schedule), Some(run)) = (schedule, run)
                 && run.state == RunState::Queued

@@ -248,7 +248,8 @@ impl ScheduleStore for SqlStore {
     }
 
     async fn fire(&self, firings: &[DueRuns]) -> Result<u64> {
-        // On disk before anything runs: what ran once is not decided again after a loss of power.
+        // On disk before anything runs, so that a run that started is not decided again after a
+        // power loss.
         let mut write = self.write(Durability::Power).await?;
         let mut accepted = 0;
         for firing in firings {
@@ -327,7 +328,7 @@ impl ScheduleStore for SqlStore {
             match run_by_id(write.conn(), "", alert.run.as_str()).await? {
                 Some(run) if done.rows_affected() == 1 => claimed.push((schedule, run)),
                 Some(_) => {}
-                // Too old to be told about: its run was removed.
+                // Too old to alert about: its run was removed.
                 None => settle(write.conn(), &schedule.id, &alert.run).await?,
             }
         }

@@ -7,9 +7,9 @@
 //!   bound to:      the same
 //! ```
 //!
-//! Must hold: a value opens only in the row and field that it was sealed for. Every field of every row has a
-//! key of its own, so random nonces do not repeat in practice. What is not sealed, as in rows of an earlier
-//! version, is read as it is; [`super::sealed_columns`] seals it at the next start.
+//! Must hold: a value opens only in the row and field that it was sealed for. Every field of every row has
+//! a key of its own, so random nonces do not repeat in practice. Unsealed values, as in rows of an earlier
+//! version, are read unchanged; [`super::sealed_columns`] seals them at the next start.
 
 use data_encoding::{BASE64, HEXLOWER};
 use pandastack_types::link::LinkKey;
@@ -23,18 +23,18 @@ use super::rows::to_json;
 use super::sealed_columns::Column;
 use crate::{Result, StoreError};
 
-/// First byte of sealed bytes. No JSON begins with it.
+/// First byte of sealed bytes. No JSON starts with it.
 const VERSION: u8 = 1;
 const HEAD_BYTES: usize = 2;
 /// First element of a sealed value in JSON.
 const MARK: &str = "sealed";
-/// How a sealed value begins in a column: no string in JSON contains a quote that is not escaped.
+/// Prefix of a sealed value in a column: no JSON string contains an unescaped quote.
 const MARK_IN_TEXT: &str = "[\"sealed\",";
 
 /// Target of a schedule whose own was lost with the join secret. The name resolves nowhere.
 const LOST: &str = "https://target-lost-with-the-server-secret.invalid/";
 
-/// Why a value cannot be sealed or opened.
+/// Reason why a value cannot be sealed or opened.
 #[derive(Debug, thiserror::Error)]
 pub enum SealError {
     /// The secret file is older than the row.
@@ -51,7 +51,7 @@ pub enum SealError {
     NoRandom,
 }
 
-/// Where a value belongs.
+/// Location of a value: table, workspace, row and field.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SealedField<'a> {
     pub(super) table: &'a str,

@@ -1,7 +1,7 @@
 //! Columns with secrets, and bringing their rows to the current generation of the join secret.
 //!
-//! Must hold: a row is replaced only if it is unchanged since it was read, so that sealing goes on while the
-//! row is used, may be cut off at any time, and is safe to repeat.
+//! Must hold: a row is replaced only if it is unchanged since it was read, so that sealing can run
+//! while the row is used, can be interrupted at any time, and is safe to repeat.
 
 use async_trait::async_trait;
 use sqlx::{AnyConnection, AssertSqlSafe};
@@ -90,7 +90,8 @@ impl SecretStore for SqlStore {
         }
         self.change_rows(&mut done, Sealer::resealed).await?;
         if before.is_none() && done.rows > 0 {
-            // As where the disk is too full for a second copy of the file. The next start tries again.
+            // For example, the disk is too full for a second copy of the file. The next start
+            // retries.
             if let Err(error) = self.forget_plain().await {
                 tracing::warn!(%error, "cannot compact the database; free pages may still have secrets");
                 return Ok(done);

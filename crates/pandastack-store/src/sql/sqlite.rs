@@ -90,15 +90,15 @@ impl Sqlite {
     }
 }
 
-/// Waits until everything committed so far is on disk. Frames that a checkpoint moved meanwhile are
-/// in the database file, which SQLite syncs before it reuses the log.
+/// Waits until everything committed so far is on disk. Frames that a concurrent checkpoint moved
+/// are in the database file, which SQLite syncs before it reuses the log.
 async fn sync(log: Arc<File>) -> Result<()> {
     let synced = tokio::task::spawn_blocking(move || log.sync_data()).await;
     Ok(synced.unwrap_or_else(|failed| Err(std::io::Error::other(failed))).map_err(sqlx::Error::Io)?)
 }
 
-/// Connections to a file. They are never retired: with the last one SQLite removes the log, and the
-/// handle that [`Sqlite`] holds would sync a file that is gone.
+/// Connections to a file. They are never closed early: with the last one SQLite removes the log,
+/// and the handle in [`Sqlite`] would sync a deleted file.
 async fn pool(path: &Path, connections: u32, settings: &'static str) -> Result<AnyPool> {
     sqlx::any::install_default_drivers();
     let not_absolute = || sqlx::Error::Configuration("the database's path is not absolute".into());
@@ -115,7 +115,8 @@ async fn pool(path: &Path, connections: u32, settings: &'static str) -> Result<A
 fn open_log(path: &Path) -> std::io::Result<File> {
     let mut name = path.as_os_str().to_owned();
     name.push("-wal");
-    // SQLite makes the log with the first write; the migrations table was one, unless it was there already.
+    // SQLite creates the log with the first write; creating the migrations table was one, unless it
+    // already existed.
     let log = File::options().create(true).truncate(false).write(true).open(name)?;
     if let Some(dir) = path.parent() {
         File::open(dir)?.sync_all()?;

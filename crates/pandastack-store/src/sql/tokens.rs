@@ -92,7 +92,7 @@ impl TokenStore for SqlStore {
         let mut write = self.write(Durability::Power).await?;
         write.lock_workspace(&new.workspace).await?;
         check_maker(&mut write, by, new.created_at).await?;
-        // Whatever ends earlier keeps its end.
+        // A key that expires earlier keeps its expiry.
         let ended = sqlx::query(
             "UPDATE tokens SET expires_at_us = CASE WHEN expires_at_us < $1 THEN expires_at_us ELSE $1 END \
              WHERE prefix = $2 AND workspace_id = $3 AND member_id IS NULL",
@@ -131,8 +131,9 @@ impl TokenStore for SqlStore {
     }
 }
 
-/// Refuses a key that is made with one that was revoked, has expired, or is of a closed workspace. The
-/// request was authenticated before its body was read, so this is checked where the change is written.
+/// Refuses to create a key with one that was revoked, has expired, or belongs to a closed
+/// workspace. The request was authenticated before its body was read, so this is checked again in
+/// the transaction.
 async fn check_maker(write: &mut Write, by: Option<&str>, at: Timestamp) -> Result<()> {
     let Some(prefix) = by else { return Ok(()) };
     let select = "SELECT workspace_id FROM tokens WHERE prefix = $1 \
@@ -147,7 +148,7 @@ async fn check_maker(write: &mut Write, by: Option<&str>, at: Timestamp) -> Resu
     admit_any(write.conn(), &id(workspace)?).await
 }
 
-/// Refuses one key more than a workspace may have, and any for one that is being deleted.
+/// Refuses a key beyond a workspace's limit, and any key for a workspace that is being deleted.
 async fn admit(conn: &mut AnyConnection, workspace: &WorkspaceId) -> Result<()> {
     let open: Option<i64> =
         sqlx::query_scalar("SELECT 1 FROM workspaces WHERE id = $1 AND state IN ('active', 'suspended')")

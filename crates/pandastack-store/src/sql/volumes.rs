@@ -13,7 +13,7 @@ use crate::names::choose;
 use crate::volumes::{VolumeHolderRecord, VolumeRecord, VolumeSpecRecord, VolumeState, VolumeStore};
 use crate::{Durability, Result, SandboxRecord, StoreError};
 
-/// Holders that count: a sandbox whose row is gone holds nothing.
+/// Current holders: a deleted sandbox holds nothing.
 const HOLDERS: &str = "SELECT h.volume_id, h.sandbox_id, h.read_only FROM volume_holders h \
      JOIN sandboxes s ON s.id = h.sandbox_id";
 
@@ -117,7 +117,7 @@ pub(super) async fn attach(write: &mut Write, sandbox: &SandboxRecord) -> Result
         if let Some(holder) = holders.iter().find(|holder| !(holder.read_only && wanted.read_only)) {
             return Err(already_attached(&volume.name, holder));
         }
-        // Rows of those who are gone count for nothing, and need not pile up.
+        // Rows of deleted sandboxes have no effect; remove them so that they do not pile up.
         sqlx::query(
             "DELETE FROM volume_holders WHERE volume_id = $1 AND sandbox_id NOT IN (SELECT id FROM sandboxes)",
         )
@@ -139,8 +139,8 @@ pub(super) async fn attach(write: &mut Write, sandbox: &SandboxRecord) -> Result
     Ok(())
 }
 
-/// Checks that the volume is as it was when the change was planned: another request may have used
-/// it meanwhile.
+/// Checks that the volume is unchanged since the change was planned: another request may have used
+/// it.
 fn check_usable(volume: &VolumeRecord, wanted: &AttachedVolume) -> Result<()> {
     let before = wanted.generation.saturating_sub(u64::from(!wanted.read_only));
     if volume.state == VolumeState::Ready && volume.generation == before {

@@ -168,7 +168,7 @@ pub(super) async fn domains_and_deliveries_are_unique(store: &dyn Store) {
         created_at: now(),
         verified_at: None,
     };
-    // A claim without proof leads nowhere and keeps nobody away.
+    // An unverified claim routes nothing and blocks no other claim.
     store.claim_domain(&unproven(&other, "a.example")).await.unwrap();
     assert_eq!(store.app_of_domain("a.example").await.unwrap(), None);
     store.claim_domain(&domain(&app, "a.example")).await.unwrap();

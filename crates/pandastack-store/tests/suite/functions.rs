@@ -33,7 +33,7 @@ async fn function(store: &dyn Store, name: &str) -> FunctionRecord {
 pub(super) async fn functions_are_found_by_id_and_name_and_their_changes_counted(store: &dyn Store) {
     let before = store.function_changes();
     let first = function(store, "first").await;
-    // Its name is another one's id, which goes first.
+    // Its name is another function's id, which takes precedence.
     let second = function(store, first.id.as_str()).await;
     let found =
         async |text: &str| store.function_named(&workspace(), text).await.unwrap().map(|found| found.id);
@@ -77,7 +77,7 @@ pub(super) async fn calls_are_due_in_order_and_without_those_of_full_functions(s
     assert_eq!(ids(&store.runs_due(now(), 10, &without).await.unwrap()), [&second.run.id]);
     assert_eq!(store.next_run_due(&[]).await.unwrap(), first.due_at);
     assert_eq!(store.next_run_due(&without).await.unwrap(), second.due_at);
-    // In progress it is not due, and a server that starts finds it.
+    // A call in progress is not due; a starting server finds it as interrupted.
     let running = RunRecord { due_at: None, ..first.clone() };
     store.put_runs(std::slice::from_ref(&running)).await.unwrap();
     assert_eq!(ids(&store.runs_interrupted().await.unwrap()), [&first.run.id]);

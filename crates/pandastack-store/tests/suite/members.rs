@@ -65,7 +65,7 @@ pub(super) async fn members_are_found_by_person_and_by_address(store: &dyn Store
     assert_eq!(store.member(&ws(), &bound.id).await.unwrap(), bound);
     assert_eq!(bound.effective_role(), Some(Role::Owner));
     assert_eq!(store.members_of(&ada(), None).await.unwrap(), std::slice::from_ref(&bound));
-    // Once it is somebody's, nobody else gets it by the address.
+    // Once a member is bound, no other identity gets it by the address.
     let eve = Identity { subject: "eve".into(), ..ada() };
     assert!(store.members_of(&eve, Some("ada@example.com")).await.unwrap().is_empty());
     // A second row of the same person in one workspace, by a sign-in at the same time.
@@ -75,7 +75,7 @@ pub(super) async fn members_are_found_by_person_and_by_address(store: &dyn Store
     assert!(matches!(store.member(&other, &bound.id).await, Err(StoreError::NotFound { .. })));
     assert!(store.delete_member(&other, &bound.id).await.is_err());
     store.delete_member(&ws(), &bound.id).await.unwrap();
-    // A sign-in that began before does not bring it back.
+    // A sign-in that started earlier does not restore the member.
     assert!(matches!(store.update_member(&bound).await, Err(StoreError::Held(_))));
     assert!(store.members(&ws()).await.unwrap().is_empty());
 }
@@ -90,7 +90,8 @@ pub(super) async fn sessions_follow_their_member_and_are_no_keys(store: &dyn Sto
     assert_eq!(store.sessions(&ws()).await.unwrap(), std::slice::from_ref(&opened));
     store.set_member_role(&ws(), &ada.id, Role::Owner).await.unwrap();
     assert_eq!(store.token(&opened.prefix).await.unwrap().unwrap().role, Role::Owner);
-    // A session is no key: it is not deleted or rotated as one, and stands for no owner's key.
+    // A session is not a key: it cannot be deleted or rotated as one, and does not count as an
+    // owner's key.
     let key = TokenRecord { session: None, operator: false, ..session(&ada, at) };
     store.insert_token(&key, None).await.unwrap();
     let last = store.delete_token(&ws(), &key.prefix).await;

@@ -64,7 +64,7 @@ async fn one_server_leads_and_all_are_notified_of_commits() {
         wait_for_change(first.as_mut(), |news| *news == ReplicaChange::Names).await,
         ReplicaChange::Names
     );
-    // The end of a session, orderly or not, frees what it held.
+    // The end of a session, orderly or not, releases its locks.
     first.leave().await;
     drop(first);
     assert!(second.beat().await.unwrap());

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 /// Names the directory of `initdb` and `pg_ctl`; `cargo xtask test` sets it.
 const PROGRAMS: &str = "PANDASTACK_TEST_POSTGRES_BIN";
-/// The server refuses to run as root; `nobody` owns nothing that it could damage.
+/// The server refuses to run as root; the user `nobody` owns no files that it could damage.
 const NOBODY: u32 = 65534;
 
 pub(super) struct Server {
@@ -20,7 +20,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts a server, or says why the test is skipped.
+    /// Starts a server, or prints why the test is skipped.
     pub(super) fn start(test: &str) -> Option<Self> {
         let Some(programs) = std::env::var_os(PROGRAMS).map(PathBuf::from) else {
             println!("skipped: {test} ({PROGRAMS} is not set; `cargo xtask test` brings a server)");
@@ -45,7 +45,8 @@ impl Server {
     fn run(&self, name: &str, args: &[&str]) {
         let mut program = Command::new(self.programs.join(name));
         program.arg("--pgdata").arg(self.data()).args(args).current_dir(self.dir.path());
-        // `pg_ctl` hands its outputs to the server, and whoever read them would wait for its end.
+        // `pg_ctl` passes its outputs to the server, so reading them would block until the server
+        // ends.
         program.stdin(Stdio::null()).stdout(Stdio::null()).env_clear().env("TZ", "UTC");
         if is_root() {
             program.uid(NOBODY).gid(NOBODY);

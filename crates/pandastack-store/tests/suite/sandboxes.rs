@@ -30,7 +30,7 @@ pub(super) async fn rows_come_back_as_they_went_in(store: &dyn Store) {
     assert_eq!(store.sandboxes(&Select::Workspace(ws())).await.unwrap().len(), 2);
     assert_eq!(store.sandboxes(&Select::Host(plain.host.clone())).await.unwrap().len(), 2);
     assert_eq!(store.count_states().await.unwrap(), [(SandboxState::Creating, 2)]);
-    // One transaction: a second row that cannot be written takes the first with it.
+    // One transaction: if the second row cannot be written, the first is not written either.
     let fresh = new_sandbox();
     assert!(store.insert_sandboxes(&[fresh.clone(), plain], None).await.is_err());
     assert!(matches!(store.sandbox(None, &fresh.id).await, Err(StoreError::NotFound { .. })));

@@ -1,4 +1,4 @@
-//! Secrets in rows: what the SQLite file has of them, before and after they are sealed.
+//! Secrets in rows: their traces in the SQLite file, before and after they are sealed.
 
 use std::path::Path;
 
@@ -41,7 +41,7 @@ const KINDS: [&str; 17] = [
     "idempotency-answer",
 ];
 
-/// The secret of a kind, which is nowhere else.
+/// The secret of a kind; the text occurs nowhere else.
 fn value(kind: &str) -> String {
     assert!(KINDS.contains(&kind), "{kind}");
     format!("s3cret-{kind}")

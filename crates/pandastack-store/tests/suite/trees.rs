@@ -7,7 +7,7 @@ use pandastack_types::{SandboxId, SandboxState, Transition, TreeId};
 
 use super::{new_sandbox, now, ws};
 
-/// So many running children of one fork, oldest first.
+/// `count` running children of one fork, oldest first.
 async fn children(store: &dyn Store, count: usize) -> (TreeId, Vec<SandboxId>) {
     let tree = TreeId::random();
     for _ in 0..count {

@@ -96,7 +96,7 @@ pub(super) async fn a_volume_is_deleted_in_two_steps(store: &dyn Store) {
     assert!(matches!(store.delete_volume(&volume.id).await, Err(StoreError::Held(_))));
     delete(store, &holder).await;
 
-    // One that is ready is never removed: somebody must have decided that it goes.
+    // A ready volume is never removed: it must be marked as deleting first.
     store.remove_volume(&volume.id).await.unwrap();
     assert_eq!(store.volumes(&ws()).await.unwrap().len(), 1);
     store.delete_volume(&volume.id).await.unwrap();

@@ -29,7 +29,7 @@ pub(super) async fn quotas_are_kept_and_count_what_is_there(store: &dyn Store) {
     let quota = Quota { cpu: Some(3), ..Quota::default() };
     store.set_quota(&ws(), &quota).await.unwrap();
     assert_eq!(store.quota(&ws()).await.unwrap(), quota);
-    // Of two in one call the second is too much, so neither is there.
+    // The second of two in one call exceeds the quota, so neither is added.
     let refused = store.insert_sandboxes(&[sized(1, 512), sized(1, 512)], None).await;
     assert!(
         matches!(refused, Err(StoreError::OverQuota { name: "cpu", used: 3, wanted: 1, limit: 3 })),
@@ -154,7 +154,7 @@ pub(super) async fn workspaces_are_suspended_resumed_and_deleted_for_good(store:
     let stood_still = hour.as_microsecond() - at.as_microsecond();
     let before = due.expires_at.unwrap().as_microsecond();
     assert_eq!(row.expires_at.map(|end| end.as_microsecond() - before), Some(stood_still));
-    // Deleted: first its keys, then what is in it, then its name for ever.
+    // Deleted: first its keys, then its contents; its name stays reserved forever.
     let early = store.move_workspace(&shop, &WorkspaceMove::Deleted, at).await;
     assert!(matches!(early, Err(StoreError::Held(_))), "{early:?}");
     store.move_workspace(&shop, &WorkspaceMove::Delete, at).await.unwrap();
@@ -314,7 +314,8 @@ pub(super) async fn console_sessions_are_found_by_hash_and_end(store: &dyn Store
     for number in 0..=CONSOLE_SESSIONS_PER_KEY_MAX {
         store.insert_console_session(&session(number, u64::from(number))).await.unwrap();
     }
-    // One more than a key may have: its least recently used one is gone, and nobody else's.
+    // One more session than a key may have: only its least recently used one is removed, and no
+    // other key's.
     assert_eq!(store.console_session(&of_other.hash).await.unwrap(), Some(of_other));
     store.delete_console_session(&ws(), "s99").await.unwrap();
     assert_eq!(store.console_session(&0_u32.to_be_bytes()).await.unwrap(), None);
@@ -343,7 +344,7 @@ pub(super) async fn audit_entries_are_chained(store: &dyn Store) {
         audit_record(&ws(), None, old),
         audit_record(&other, None, old),
         audit_record(&ws(), None, now()),
-        // Of a call that took long: it began before the one above.
+        // Of a slow call, which started before the one above.
         audit_record(&ws(), None, old),
     ];
     for batch in records.chunks(2) {

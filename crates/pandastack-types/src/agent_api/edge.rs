@@ -32,7 +32,7 @@ pub enum EdgeName {
         sandbox: SandboxId,
         /// TCP port inside it.
         port: u16,
-        /// Further ones that serve the same.
+        /// More sandboxes that serve the same app.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         more: Vec<SandboxId>,
         /// Number of sandboxes, from the first on, that share requests; each further one is used
@@ -47,7 +47,7 @@ pub enum EdgeName {
     NotServing {
         /// Reason, and what to do.
         why: String,
-        /// Its workspace is suspended.
+        /// The app's workspace is suspended.
         #[serde(default)]
         suspended: bool,
     },

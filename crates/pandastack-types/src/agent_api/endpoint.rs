@@ -28,7 +28,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// The method as it is sent.
+    /// The method in wire form.
     pub const fn as_str(self) -> &'static str {
         match self {
             Method::Get => "GET",
@@ -78,7 +78,7 @@ pub trait Endpoint: Sized + Send + Sync + 'static {
     /// Reads the parameters of a call. `param` looks up a path parameter by its name, decoded.
     fn parse<'a>(param: impl Fn(&str) -> Option<&'a str>, query: Self::Query) -> Result<Self, BadParameter>;
 
-    /// Path and query of this call as they are sent.
+    /// Path and query of this call, in wire form.
     fn target(&self) -> String {
         let query = encode_query(self.query());
         target(self.path(), (!query.is_empty()).then_some(query.as_str()))
@@ -103,7 +103,7 @@ impl<E: Endpoint> PassThrough<E> {
         Self { path, query, endpoint: PhantomData }
     }
 
-    /// Path and query of this call as they are sent.
+    /// Path and query of this call, in wire form.
     pub fn target(&self) -> String {
         target(self.path.clone(), self.query.as_deref())
     }
@@ -198,7 +198,7 @@ impl<K: JsonResponse> JsonResponse for OrEvents<K> {
     const STATUS: u16 = K::STATUS;
 }
 
-/// A response whose body is read while it comes.
+/// A response whose body is streamed.
 pub trait StreamResponse {}
 
 impl<M: MediaType> StreamResponse for Bytes<M> {}

@@ -37,7 +37,7 @@ macro_rules! endpoints {
             impl $name {
                 endpoints!(@new [$($param: $type),*] $($query)?);
 
-                /// A client's call that is passed on with its query as it is.
+                /// A client's call that is forwarded with its query unchanged.
                 pub fn pass_through($($param: &$type,)* query: Option<String>) -> PassThrough<Self> {
                     PassThrough::new(format!($path, $($param = Segment($param)),*), query)
                 }
@@ -193,7 +193,7 @@ endpoints! {
     PlainTerminalSocket: Get "/sandboxes/{sandbox}/ssh" [sandbox: SandboxId] ? TerminalQuery,
         Empty => Upgrade<WebSocketProtocol>;
 
-    /// Lists processes, including those that ended a short while ago.
+    /// Lists processes, including ones that ended recently.
     ListProcesses: Get "/sandboxes/{sandbox}/processes" [sandbox: SandboxId], Empty => Json<api::ProcessList>;
     /// Starts a process; responds with it, or with its events.
     StartProcess: Post "/sandboxes/{sandbox}/processes" [sandbox: SandboxId] ? StartProcessQuery,

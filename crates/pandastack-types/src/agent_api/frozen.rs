@@ -1,4 +1,4 @@
-//! Frozen machine states of a host: what they hold, and what control decided about outdated ones.
+//! Frozen machine states of a host: their components, and control's verdicts on outdated ones.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -85,17 +85,17 @@ pub struct FrozenTemplate {
     pub components: Components,
 }
 
-/// What happens to an outdated state when it is used. The agent keeps the verdict with the state,
+/// The action for an outdated state when it is used. The agent keeps the verdict with the state,
 /// because it wakes sandboxes without asking control.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutdatedVerdict {
-    /// When the owner was told.
+    /// When the owner was notified.
     pub reported_at: Timestamp,
     /// Time from which the action is taken.
     pub from: Timestamp,
     /// The action.
     pub action: OutdatedAction,
-    /// What is outdated, in a sentence that begins with the state.
+    /// The outdated components, in a sentence that begins with the state.
     pub reason: String,
 }
 

@@ -15,7 +15,7 @@ pub struct AgentTemplate {
     pub status: crate::api::TemplateStatus,
     /// Bytes on this host.
     pub size_bytes: u64,
-    /// Why the last bake failed.
+    /// Reason why the last bake failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -66,7 +66,7 @@ pub struct HostReport {
     pub memory_total_mb: u64,
     /// Memory not promised to anyone.
     pub memory_free_mb: u64,
-    /// Memory that sandboxes in light sleep give up when a new one needs it.
+    /// Memory that sandboxes in light sleep release when a new one needs it.
     #[serde(default)]
     pub memory_held_asleep_mb: u64,
     /// Percent of a sandbox's memory that this host promises to it; all of it on hosts that do not say.
@@ -96,7 +96,7 @@ fn all_of_it() -> u32 {
     100
 }
 
-/// A limit on what a sandbox begins, under the name of its setting.
+/// A limit on a sandbox's new connections, under the name of its setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EgressLimit {
@@ -176,7 +176,7 @@ pub struct ReportAnswer {
     pub forget_sandboxes: Vec<SandboxId>,
     /// Likewise snapshots.
     pub forget_snapshots: Vec<SnapshotId>,
-    /// There is more than one workspace.
+    /// Whether more than one workspace exists.
     #[serde(default)]
     pub shared: bool,
 }

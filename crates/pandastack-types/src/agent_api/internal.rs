@@ -25,7 +25,7 @@ macro_rules! paths {
     };
 }
 
-/// Calls of agents begin so. Only the control server that leads answers them.
+/// Prefix of agents' calls. Only the leading control server answers them.
 pub const HOSTS: &str = "/internal/v1/hosts/";
 
 paths! {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::BadParameter;
 
-/// A query as it is sent, empty if it has no parameters.
+/// Encodes a query; empty if it has no parameters.
 pub(super) fn encode_query(query: &impl Serialize) -> String {
     // Structs of text, numbers and flags always encode. A slash needs no escape, and paths are
     // easier to read without.

@@ -29,7 +29,7 @@ pub struct SandboxSpec {
     pub id: SandboxId,
     /// The sandbox's incarnation.
     pub incarnation: u64,
-    /// Workspace that pays for it. Unknown of sandboxes from before agents were told.
+    /// Workspace that owns it. `None` for sandboxes from before agents recorded it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<WorkspaceId>,
     /// Environment of every command.

@@ -29,7 +29,7 @@ pub enum Mail {
 pub struct Ceiling {
     /// Addresses of the host's own slots, which no guest reaches.
     pub slots: Option<Cidr>,
-    /// Networks that are not the internet and that policies may open. Empty: none of them.
+    /// Networks outside the internet that policies may open; none if empty.
     pub reachable_private: Vec<Cidr>,
     /// Addresses that the operator opens to every guest with internet access, private ones too. Names in it
     /// open nothing.
@@ -83,8 +83,8 @@ impl Ceiling {
 }
 
 impl NetworkPolicy {
-    /// Returns whether the operator's own mirrors and addresses belong to what the policy opens: it opens the
-    /// internet, or the package registries that they stand for.
+    /// Returns whether the policy opens the operator's mirrors and addresses: it opens the
+    /// internet, or the package registries that they replace.
     pub(super) fn has_internet(&self) -> bool {
         self.egress == Egress::All || !self.presets.is_empty()
     }

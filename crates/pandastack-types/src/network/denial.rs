@@ -1,7 +1,7 @@
 //! Effect of `deny` on allowed names: whole networks, and ports of denied names.
 //!
-//! Boxes of [`NetworkPolicy::openings`] have nothing of it; a name's addresses are known only once it is resolved, so these
-//! are kept apart, to be asked for before what names open.
+//! Boxes of [`NetworkPolicy::openings`] exclude it; a name's addresses are known only once it is
+//! resolved, so denied ports of names are separate, and checked before the ports that names open.
 
 use super::{Destination, NetworkPolicy, PortRange, names};
 

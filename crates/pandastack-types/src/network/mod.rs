@@ -1,15 +1,16 @@
 //! Network policies: data, grammar, limits, and name matching.
 //!
-//! A policy starts from everything or nothing ([`Egress`]), adds its `allow` list and takes away its `deny`
-//! list: **deny wins**. The host, other sandboxes, metadata and link-local are taken away last: here for
-//! addresses known beforehand, by each slot's own rules for the rest.
+//! A policy starts from everything or nothing ([`Egress`]), adds its `allow` list and takes away
+//! its `deny` list: **deny wins**. The host, other sandboxes, metadata and link-local are taken
+//! away last: here for addresses known in advance, by each slot's own rules for the rest.
 //!
-//! Addresses become disjoint boxes ([`NetworkPolicy::openings`]). Names are asked about when they
-//! are resolved and when a connection says where it goes ([`NetworkPolicy::resolves`],
+//! Addresses become disjoint boxes ([`NetworkPolicy::openings`]). Names are checked when they are
+//! resolved and when a connection names its destination ([`NetworkPolicy::resolves`],
 //! [`NetworkPolicy::permits`]). Names open public addresses only: the owner of a name could
-//! otherwise point it at a private network. Module `denial` holds what `deny` takes from open names.
+//! otherwise point it at a private network. Module `denial` holds what `deny` takes from open
+//! names.
 //!
-//! Left to others: enforcing it (`pandastack-net`), keeping it with a sandbox (control and agent).
+//! Out of scope: enforcing it (`pandastack-net`), storing it with a sandbox (control and agent).
 
 mod ceiling;
 mod cidr;
@@ -33,8 +34,8 @@ pub use target::{Destination, NamePattern, PortRange, Target, TargetError};
 
 use crate::limits::{NETWORK_OPENINGS_MAX, NETWORK_PORT_CLASSES_MAX, NETWORK_TARGETS_MAX};
 
-/// Address at which a machine reaches its attached databases, whatever its policy says: its gateway, which
-/// is the same for all machines. Without TLS: the way ends in the agent of the same host.
+/// Address at which a machine reaches its attached databases, under any policy: its gateway, which
+/// is the same for all machines. Without TLS: connections end in the agent of the same host.
 pub const DATABASES_ADDRESS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(192, 0, 0, 1), 5432);
 
 /// Base of a network policy.
@@ -156,7 +157,7 @@ impl NetworkPolicy {
         !self.denies(name) && (self.egress == Egress::All || self.allowed(name, ceiling).next().is_some())
     }
 
-    /// Returns whether a web connection to `to` may pass that asks for this name, or for none.
+    /// Returns whether a web connection to `to` with this host name, or without one, may pass.
     pub fn permits(&self, name: Option<&str>, to: SocketAddrV4, ceiling: &Ceiling) -> bool {
         let (address, port) = (*to.ip(), to.port());
         if !ceiling.admits(to) {
@@ -211,7 +212,8 @@ impl NetworkPolicy {
         opened
     }
 
-    /// Denied on every port. One that is denied on some can be resolved: its other ports may be open.
+    /// Whether a name is denied on every port. A name denied on some ports can be resolved: its
+    /// other ports may be open.
     fn denies(&self, name: &str) -> bool {
         names(&self.deny).any(|(pattern, ports)| ports.is_empty() && pattern.matches(name))
     }

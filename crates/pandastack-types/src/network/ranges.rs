@@ -3,8 +3,8 @@
 use super::cidr::Range;
 use super::{Ceiling, Cidr, Destination, Egress, NetworkPolicy, PortRange, Target};
 
-/// Never reachable, whatever a policy or the operator says: this host, link-local, loopback, multicast,
-/// reserved, and where clouds serve metadata and credentials of their machines.
+/// Never reachable, regardless of policy and operator settings: this host, link-local, loopback,
+/// multicast, reserved, and where clouds serve metadata and credentials of their machines.
 pub(super) const NEVER: [Cidr; 8] = [
     Cidr::literal([0, 0, 0, 0], 8),
     Cidr::literal([127, 0, 0, 0], 8),
@@ -31,10 +31,10 @@ pub(super) const NOT_INTERNET: [Cidr; 9] = [
     Cidr::literal([203, 0, 113, 0], 24),
 ];
 
-/// Stands for protocols without ports, such as ICMP. No TCP or UDP service can have it.
+/// Port number for protocols without ports, such as ICMP. No TCP or UDP service can have it.
 const NO_PORT: u16 = 0;
 
-/// A box of addresses and ports. Port 0 stands for protocols that have none.
+/// A box of addresses and ports. Port 0 means protocols without ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Opening {
     /// The addresses.
@@ -112,7 +112,7 @@ fn boxes<'a>(
     bands.into_iter().flat_map(boxes).collect()
 }
 
-/// The ports, cut wherever a network of these says something different of two neighbours.
+/// All ports, split wherever a rule for a network begins or ends.
 fn cut<'a>(targets: impl Iterator<Item = &'a Target>) -> Vec<PortRange> {
     let mut starts = vec![NO_PORT, 1];
     for ports in targets.filter(|target| target.is_network()).flat_map(|target| &target.ports) {
@@ -255,7 +255,7 @@ mod tests {
             &private.map(|address| (address, 80)),
             &metadata.map(|one| (one, 80)),
         );
-        // An allowed destination is not opened by itself.
+        // Permission by the operator alone does not open a destination.
         check_boxes(&NetworkPolicy::all().openings(&all), &[], &private.map(|address| (address, 80)));
     }
 

@@ -55,7 +55,7 @@ pub struct NamePattern {
     name: String,
 }
 
-/// Why a text is not a valid target.
+/// Reason why a text is not a valid target.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} {why}")]
 pub struct TargetError {
@@ -118,8 +118,8 @@ impl FromStr for Target {
     }
 }
 
-/// Only digits in the last part: no name ends so, but a mistyped address does. A dot at the end of a name is
-/// not kept, so it must not make a name of what could not be read again without it.
+/// Whether the last part has only digits: no name ends so, but a mistyped address does. A trailing
+/// dot is not stored, so it is ignored here: otherwise the stored text could not be parsed again.
 fn is_like_an_address(place: &str) -> bool {
     let last = place.strip_suffix('.').unwrap_or(place).rsplit('.').next().unwrap_or_default();
     !last.is_empty() && last.bytes().all(|byte| byte.is_ascii_digit())

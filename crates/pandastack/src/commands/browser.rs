@@ -7,7 +7,7 @@ use crate::output::Output;
 /// Programs that open a URL in the user's browser; the first that is installed is used.
 const OPENERS: [&str; 3] = ["xdg-open", "open", "wslview"];
 
-/// Opens a printed URL; prints a note if there is no browser.
+/// Opens a printed URL; prints a note if no browser is found.
 pub fn open(url: &str, output: Output) {
     if !OPENERS.iter().any(|program| opens(program, url)) {
         output.note("no browser found on this machine; open the URL yourself");

@@ -54,7 +54,7 @@ impl LinkArgs {
     /// Path of the join secret.
     pub fn secret_file(&self, settings: &Settings) -> PathBuf {
         let file = self.link_secret_file.clone().unwrap_or_else(|| secret::path_in(&settings.data_dir));
-        // What is above it matters, too.
+        // Absolute, because the permissions of its parent directories matter too.
         std::path::absolute(&file).unwrap_or(file)
     }
 }
@@ -77,7 +77,7 @@ fn backups(settings: &Settings) -> Option<BackupConfig> {
     Some(BackupConfig { url, store_settings, retention_days: settings.backup_retention_days })
 }
 
-/// What control still uses once it is an unprivileged user.
+/// Resources that control still uses as an unprivileged user.
 fn needs(args: &Args, settings: &Settings) -> Needs {
     let secret = Some(args.link.secret_file(settings));
     let mut needs = Needs { listen: vec![settings.listen], secret, ..Needs::default() };
@@ -147,7 +147,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         login: settings.oidc.as_ref().map(OidcSettings::open).transpose()?,
         ..ControlConfig::new(settings.data_dir.clone(), key.clone())
     };
-    // What was opened so far may be for root only; nothing after this is.
+    // Everything opened up to here may need root; nothing after this does.
     let user = become_service_user(&args, &settings, &mut config)?;
     make_log_directories(&args)?;
     trace::init(args.link.log_file.as_deref(), trace::FILTER_SERVER, settings.export("control", true))?;

@@ -20,7 +20,7 @@ use crate::supervise::secret;
 
 /// Time for the control server to answer. It seals every row of the database before it does.
 const ANSWER_MAX: Duration = Duration::from_secs(15 * 60);
-/// Who asks.
+/// Name under which this command signs its requests.
 const NAME: &str = "operator";
 
 /// Subcommands.

@@ -234,7 +234,7 @@ impl From<Engine> for pandastack_agent::EngineChoice {
     }
 }
 
-/// A limit, where 0 is none.
+/// A limit; 0 means unlimited.
 pub(super) fn limit_or(given: Option<u32>, default: u32) -> Option<u32> {
     Some(given.unwrap_or(default)).filter(|count| *count > 0)
 }

@@ -178,7 +178,7 @@ mod tests {
         // Alone on the machine, it still uses what its machines and clients know.
         let again = chosen("/srv/second", Some(&holder(&second)), &[]);
         assert_eq!(names(&again), names(&second));
-        // A port that was taken meanwhile is not waited for.
+        // If the port has been taken since, another is chosen.
         let moved = chosen("/srv/second", Some(&holder(&second)), std::slice::from_ref(&second));
         assert!(moved.listen != second.listen && moved.net_prefix == second.net_prefix);
     }

@@ -1,8 +1,7 @@
 //! The lock of a data directory: one `up` or one standalone agent at a time.
 //!
-//! The kernel releases the file lock when its holder ends, for whatever reason. The file's contents
-//! name the current or last holder and the host resources it used, for `down` and for a second
-//! `up`.
+//! The kernel releases the file lock when its holder ends, for any reason. The file's contents name
+//! the current or last holder and the host resources it used, for `down` and for a second `up`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};

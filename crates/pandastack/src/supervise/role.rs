@@ -90,7 +90,7 @@ async fn keep_running(role: Role, events: mpsc::Sender<RoleEvent>, stop: Cancell
         };
         let errors = trace::tail(&role.errors, ERROR_LINES);
         tracing::warn!("{} {ended}; restarting in {} ms: {errors}", role.name, backoff.as_millis());
-        // Events are optional: supervision continues if nobody reads them.
+        // Events are optional: supervision continues without a reader.
         let _ = events.try_send(RoleEvent { name: role.name, ended, errors });
         if began.elapsed() >= HEALTHY {
             backoff = BACKOFF_FIRST;

@@ -35,8 +35,8 @@ pub fn path_in(data_dir: &Path) -> PathBuf {
     data_dir.join(FILE)
 }
 
-/// Creates the secret of a new data directory. One that was in use and has lost its secret is refused: with
-/// another secret no derived password is right and no backup can be read.
+/// Creates the secret of a new data directory. Refuses a data directory that was in use and lost
+/// its secret: with another secret, derived passwords are wrong and backups cannot be read.
 pub fn ensure(data_dir: &Path, accept_new: bool) -> Result<PathBuf> {
     let path = path_in(data_dir);
     if path.exists() {
@@ -56,7 +56,7 @@ pub fn ensure(data_dir: &Path, accept_new: bool) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Writes the content of a secret's file. Whoever could read the file before can read it afterwards.
+/// Writes the content of a secret's file, keeping its owner and permissions.
 pub fn write(path: &Path, text: &str) -> Result<()> {
     // Written to a temporary file and renamed: a crash must not leave a partial secret.
     let fresh = path.with_extension("new");
@@ -87,7 +87,8 @@ fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
 }
 
-/// Works, and meanwhile uses the file's new generations as soon as it is replaced.
+/// Runs `work`; until it ends, `key` follows the file: new generations apply as soon as it is
+/// replaced.
 pub async fn following<T>(path: &Path, key: &LinkKey, work: impl Future<Output = T>) -> T {
     tokio::select! {
         done = work => done,
@@ -140,7 +141,7 @@ async fn next(events: &AsyncFd<std::os::fd::OwnedFd>) -> std::io::Result<()> {
     let mut buffer = [0; 4096];
     loop {
         let mut ready = events.readable().await?;
-        // What the events say does not matter: the file is read again.
+        // The content of the events does not matter: the file is read again.
         match ready.try_io(|events| Ok(rustix::io::read(events.get_ref(), &mut buffer)?)) {
             Ok(read) => return read.map(drop),
             Err(_would_block) => {}
@@ -161,7 +162,7 @@ fn reload(path: &Path, key: &LinkKey) {
                 tracing::info!(generation, "the join secret was replaced");
             }
         }
-        // One that is being written is complete soon.
+        // A file that is being written is complete soon.
         Err(error) => tracing::error!(error = %format!("{error:#}"), "the join secret cannot be read"),
     }
 }
@@ -216,7 +217,7 @@ mod tests {
         let mut ring = key.ring();
         ring.stage(&[2; 32]).unwrap();
         ring.activate();
-        // As control's user needs it.
+        // The mode that control's user needs.
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
         write(&path, &ring.to_text()).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);

@@ -1,12 +1,13 @@
 //! The unprivileged user that control and edges run as.
 //!
-//! A role that is started as root opens what only root may read, hands over what it writes, and becomes
-//! this user before it serves. It keeps no capability but that of low ports, and only if it needs one.
+//! A role that is started as root opens the files that only root may read, hands over the files
+//! that it writes, and becomes this user before it serves. It keeps no capability except binding
+//! low ports, and only if it needs one.
 //!
 //! Must hold:
-//! - A role that could not do its work as this user stays root and says why.
-//! - Files are handed over only below a directory that root owned and that the user could not enter
-//!   meanwhile: what it could have put there must not become its own.
+//! - A role that could not do its work as this user stays root and logs the reason.
+//! - Files are handed over only below a directory that root owned and that the user cannot enter
+//!   during the handover: files that it could have placed there must not become its own.
 
 use std::fs::{self, Metadata, Permissions};
 use std::net::SocketAddr;
@@ -46,12 +47,13 @@ pub struct ServiceUser {
     groups: Vec<u32>,
 }
 
-/// What a role uses after it became another user.
+/// Resources that a role uses after it became another user.
 #[derive(Debug, Default)]
 pub struct Needs {
     /// Directories that it alone writes; made if missing.
     pub directories: Vec<PathBuf>,
-    /// Those of them that the operator chose. They may have files of others: not handed over with any.
+    /// The directories that the operator chose. They may have files of other users: handed over
+    /// only if empty.
     pub chosen: Vec<PathBuf>,
     /// Files that it appends to; made if missing.
     pub files: Vec<PathBuf>,
@@ -66,7 +68,7 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// The same with paths from the root on: what is above a path matters, too.
+    /// The same with absolute paths: the permissions of parent directories matter too.
     fn absolute(&self) -> Self {
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         let all = |paths: &[PathBuf]| paths.iter().map(absolute).collect();
@@ -87,21 +89,21 @@ impl Needs {
 pub enum User {
     /// An unprivileged one.
     Service(ServiceUser),
-    /// The one that started it, which is not root or is meant to be.
+    /// The user that started it: not root, or root by the operator's choice.
     AsStarted,
     /// Root, for this reason.
     Root(String),
 }
 
 impl User {
-    /// Chooses the user of a role, and hands over what it needs.
+    /// Chooses the user of a role, and hands over the resources that it needs.
     pub fn prepare(settings: &Settings, needs: &Needs) -> Result<Self> {
         let needs = &needs.absolute();
         let Some(user) = ServiceUser::resolve(settings.run_as.as_deref())? else {
             reclaim(&needs.directories);
             return Ok(Self::AsStarted);
         };
-        // An edge has no directory: it finds what others made.
+        // An edge has no directory: it uses existing ones.
         if !needs.directories.is_empty() {
             make_passable(settings)?;
         }
@@ -129,7 +131,7 @@ impl User {
 }
 
 impl ServiceUser {
-    /// The user that a setting names. `None` if this process is not root, or is to stay it.
+    /// The user that a setting names. `None` if this process is not root, or should stay root.
     pub fn resolve(setting: Option<&str>) -> Result<Option<Self>> {
         if !rustix::process::geteuid().is_root() {
             return Ok(None);
@@ -176,7 +178,7 @@ impl ServiceUser {
         (self.uid, self.gid)
     }
 
-    /// Why a role cannot work as this user; `None` if it can.
+    /// Reason why a role cannot work as this user; `None` if it can.
     fn obstacle(&self, needs: &Needs) -> Option<String> {
         if !is_mapped(&fs::read_to_string("/proc/self/uid_map").unwrap_or_default(), self.uid) {
             return Some(format!("user {} does not exist in this container; set --run-as", self.name));
@@ -218,7 +220,8 @@ impl ServiceUser {
         Some(format!("user {name} cannot rotate logs in {dir}; run `chown {name} {dir}`"))
     }
 
-    /// The first directory above a path that this user cannot pass, and that is not to become its own.
+    /// The first parent directory of a path that this user cannot traverse, and that is not handed
+    /// over to it.
     fn first_closed<'a>(&self, path: &'a Path, own: &[PathBuf]) -> Option<&'a Path> {
         let mut above = path.ancestors().skip(1).filter(|dir| !own.iter().any(|own| dir.starts_with(own)));
         above.find(|dir| fs::metadata(dir).is_ok_and(|found| !self.may(&found, 0o1)))
@@ -273,7 +276,7 @@ impl ServiceUser {
         if found.uid() != 0 {
             return Ok(());
         }
-        // Nobody else enters meanwhile: not even who owns something further down.
+        // No other user can enter during the handover, not even an owner of files further down.
         fs::set_permissions(dir, Permissions::from_mode(0o700))?;
         give_contents(dir, 0, self.ids())?;
         fs::set_permissions(dir, Permissions::from_mode(found.mode() & 0o7777))?;
@@ -300,7 +303,8 @@ impl ServiceUser {
     }
 }
 
-/// Makes the directories through which other users reach what is theirs. They can pass, but not list them.
+/// Creates the directories through which other users reach their own files. They can traverse, but
+/// not list them.
 pub fn make_passable(settings: &Settings) -> Result<()> {
     [&settings.data_dir, &settings.runtime_dir].into_iter().try_for_each(|dir| make_directory(dir, PASSABLE))
 }
@@ -325,19 +329,20 @@ pub fn link_control_socket(settings: &Settings) -> Result<PathBuf> {
     Ok(socket)
 }
 
-/// Takes directories back, so that what root makes in them meanwhile is handed over with the rest later.
+/// Gives directories back to root, so that files that root then creates in them are handed over
+/// with the rest later.
 fn reclaim(directories: &[PathBuf]) {
     let is_root = rustix::process::geteuid().is_root();
     for dir in directories.iter().filter(|_| is_root) {
         let found = fs::symlink_metadata(dir).ok().filter(|found| found.is_dir() && found.uid() != 0);
         if let Some(found) = found {
-            // Root needs no right to it: what stays another's is no hindrance.
+            // Root needs no permission: files that stay another user's do no harm.
             let _ = reclaim_directory(dir, &found);
         }
     }
 }
 
-/// Takes back a directory with everything of its owner, who cannot enter it meanwhile.
+/// Gives a directory with its owner's files back to root; the owner cannot enter it during this.
 fn reclaim_directory(dir: &Path, found: &Metadata) -> std::io::Result<()> {
     lchown(dir, Some(0), Some(0))?;
     fs::set_permissions(dir, Permissions::from_mode(0o700))?;
@@ -345,8 +350,8 @@ fn reclaim_directory(dir: &Path, found: &Metadata) -> std::io::Result<()> {
     fs::set_permissions(dir, Permissions::from_mode(found.mode() & 0o7777))
 }
 
-/// Gives what one user has in a directory to another user and group. Files with a second name stay: that
-/// name may be one of the system's.
+/// Gives one user's files in a directory to another user and group. Files with a second hard link
+/// are skipped: the other name may belong to the system.
 fn give_contents(dir: &Path, from: u32, (uid, gid): (u32, u32)) -> std::io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();

@@ -35,7 +35,7 @@ fn rounds_are_measured_and_cleaned_up() {
         [("create", five), ("create_and_exec", five), ("exec", five), ("fork", five), ("delete", ten)];
     assert_eq!(counts, expected);
     assert_eq!(report["figures"][0]["samples_ms"].as_array().unwrap().len(), 5);
-    // Five rounds and the first, which is not counted.
+    // Five rounds and a first one, which is not counted.
     assert_eq!(made_and_deleted(&program), (12, 12));
     assert_eq!(program.server.body_of("POST /v1/sandboxes")["ttl_seconds"], 600);
     let table = text(&program.run(&["bench", "--count", "1"]).stdout);

@@ -1,4 +1,4 @@
-//! What people expect of every command line: formats, quiet output, several names, the client's own
+//! Conventions of command lines: formats, quiet output, several names, the client's own
 //! configuration.
 
 use serde_json::{Value, json};
@@ -162,7 +162,7 @@ fn the_client_configuration_is_shown_and_changed() {
     assert!(!std::fs::read_to_string(&path).unwrap().contains("token"));
     let bad = config(&["set", "api_url", "ftp://server"]);
     assert_eq!(bad.status.code(), Some(1), "{bad:?}");
-    // The environment wins, and the command says so.
+    // The environment wins, and the command prints that.
     let output = program.run(&["config", "set", "token", KEY]);
     assert!(
         text(&output.stderr).contains("PANDASTACK_API_URL and PANDASTACK_API_KEY in the environment"),

@@ -30,7 +30,7 @@ pub struct Api {
     pub calls: Mutex<Vec<(String, String)>>,
     pub files: Mutex<HashMap<String, Vec<u8>>>,
     baked: AtomicBool,
-    /// Notified when a command that never ends was asked for.
+    /// Notified when a command that never ends was requested.
     pub waiting: tokio::sync::Notify,
 }
 
@@ -58,7 +58,7 @@ impl Server {
         format!("http://{}", self.address)
     }
 
-    /// Until a command that never ends is asked for.
+    /// Waits until a command that never ends is requested.
     pub fn wait_for_command(&self) {
         self.runtime.block_on(self.api.waiting.notified());
     }
@@ -189,7 +189,7 @@ async fn get_one(Path(id): Path<String>) -> Response {
     error(StatusCode::NOT_FOUND, "not_found", &format!("sandbox `{id}` not found"))
 }
 
-/// Fails when told to, and does not respond before it may.
+/// Fails on request, and waits for permission to respond.
 async fn exec(State(api): Shared, body: Bytes) -> axum::Json<Value> {
     let request: Value = serde_json::from_slice(&body).unwrap();
     if request["cmd"] == "wait" {

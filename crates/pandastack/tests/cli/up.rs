@@ -1,4 +1,5 @@
-//! `up` and `down` with the real control and agent, no machine needed: what dies comes back, what stops leaves nothing.
+//! `up` and `down` with the real control and agent, without machines: a role that dies is
+//! restarted, and a stopped platform leaves nothing behind.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

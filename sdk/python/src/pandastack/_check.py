@@ -21,7 +21,7 @@ from .errors import ArgumentTypeError
 C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Where in an argument the fault is (``["PORT"]``), what belongs there, and what is there.
+#: Location of an invalid value in an argument (``["PORT"]``), the expected kind, the actual value.
 Fault = Tuple[str, str, Any]
 
 
@@ -119,7 +119,7 @@ def kind_of(annotation: Any) -> Optional[Kind]:
     if origin is Union:
         return _one_of([kind_of(arg) for arg in args])
     if origin is Literal:
-        # Which strings are known is the server's to say: it may be newer than this client.
+        # Any string is allowed: the server may be newer than this client and know more values.
         return _PLAIN[str]
     if origin is tuple:
         return _tuple_of([kind_of(arg) for arg in args])
@@ -225,7 +225,7 @@ def _one_of(kinds: List[Optional[Kind]]) -> Optional[Kind]:
     known = [kind for kind in kinds if kind is not None]
     if len(known) < len(kinds):
         return None
-    # Nobody is told to give None: leaving the argument out is the same.
+    # Messages do not suggest None: leaving the argument out is the same.
     words = " or ".join(dict.fromkeys(kind.words for kind in known if kind.words != "None"))
 
     def fault(value: Any) -> Optional[Fault]:

@@ -17,12 +17,12 @@ RECONNECT_SECONDS_MAX = 60.0
 DELAY_SECONDS_MIN = 0.1
 DELAY_SECONDS_MAX = 2.0
 
-#: A server that restarts answers these, or somebody before it does.
+#: Statuses of a restarting server, or of a proxy in front of it.
 _PASSING = frozenset({502, 503})
 
 
 def is_passing(error: Optional[PandaStackError]) -> bool:
-    """Whether the failure may be over soon; no error is a stream that just ended."""
+    """Whether the failure may be temporary. ``None``: the stream ended without an error."""
     if error is None:
         return True
     if isinstance(error, RequestTimeout):

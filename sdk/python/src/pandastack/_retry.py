@@ -2,7 +2,7 @@
 
 Only refusals that promise "nothing was created" are repeated (503 with ``Retry-After``, 507, 429
 with ``Retry-After``), always with the same ``Idempotency-Key``. Lost connections and timeouts are
-not decided here: nobody knows what the server did.
+not decided here: it is unknown what the server did.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class Call:
     accept: str = "application/json"
     #: Headers beyond those that every call has.
     extra: Mapping[str, str] = field(default_factory=dict)
-    #: Repeating it would do it twice, whatever its method says.
+    #: Whether a repeat would apply the call twice, even if its method is idempotent.
     is_once: bool = False
 
     @property

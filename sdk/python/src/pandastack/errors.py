@@ -16,7 +16,7 @@ from ._retry_after import parse_retry_after
 
 #: An error body longer than this is cut before it is read as JSON or shown.
 ERROR_BODY_BYTES_MAX = 1024 * 1024
-#: Of a body that is not our JSON envelope (a proxy's HTML page, say) at most this much is shown.
+#: Longest excerpt shown of a body that is not our JSON envelope, such as a proxy's HTML page.
 FOREIGN_BODY_CHARS_MAX = 300
 
 

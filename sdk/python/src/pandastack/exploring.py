@@ -124,7 +124,7 @@ def pick(outcomes: List[BranchOutcome], select: Select) -> BranchOutcome:
 
 
 def score_of(given: Any) -> float:
-    """A score as a number. NaN is none: whether it wins would depend on the order of the branches."""
+    """A score as a number. NaN is not a valid score: the winner would depend on the order of branches."""
     if isinstance(given, (str, bytes)):
         raise TypeError(f"a score must be a number, not {type(given).__name__}")
     score = float(given)

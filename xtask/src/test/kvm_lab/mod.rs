@@ -10,7 +10,7 @@
 //!
 //! The tests prove order of events, formats, confinement and recovery. Speed means nothing:
 //! everything is emulated twice. An outer machine that lacks processor time calibrates its clock
-//! wrongly, so nothing else should run meanwhile.
+//! wrongly, so nothing else should run at the same time.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,8 +36,8 @@ const SCRIPTS: [(&str, &str); 3] = [
 const SECONDS_MAX: [u32; 2] = [900, 3600];
 /// Memory of the outer machine. It includes the files that the machine writes to its root.
 const MEMORY: &str = "6G";
-/// Runs the outer machine before everything else: one that waits for a processor while it boots
-/// measures its clock wrongly. On a scheduler that groups processes by session, a process's own
+/// Runs the outer machine with priority: a machine that waits for a processor while it boots
+/// calibrates its clock wrongly. On a scheduler that groups processes by session, a process's own
 /// priority does not count beyond the group, so the group gets it, too.
 const FIRST: &str = r#"echo -15 2> /dev/null > /proc/self/autogroup; exec nice -n -15 "$@""#;
 
@@ -77,7 +77,7 @@ impl Lab {
             "pandastack": tree::pandastack(),
             "firecracker": firecracker,
             "full": full,
-            // For whoever works on one of them.
+            // For work on a single engine.
             "only": std::env::var("PANDASTACK_TEST_KVM_ENGINE").ok(),
         });
         fs::write(dir.join("settings.json"), settings.to_string())
@@ -88,7 +88,7 @@ impl Lab {
         Ok(Self { dir, qemu, full })
     }
 
-    /// The outer machine. It prints what its tests say, and ends with them.
+    /// The outer machine. It prints its tests' output, and ends with them.
     pub fn machine(&self) -> Command {
         let dir = self.dir.display();
         let mut machine = qemu::in_place(&self.qemu, Path::new("sh"));

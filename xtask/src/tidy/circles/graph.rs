@@ -22,7 +22,7 @@ pub struct Cut {
     pub to: PathBuf,
     /// Lines on which the first file names the second.
     pub lines: Vec<usize>,
-    /// Files in the largest circle that is left of the one that was cut.
+    /// Files in the largest remaining circle after the cut.
     pub leaves: usize,
 }
 
@@ -50,7 +50,7 @@ impl Graph {
         })
     }
 
-    /// The files of the largest circle; empty when there is none.
+    /// The files of the largest circle; empty if there are no circles.
     pub fn largest_circle(&self) -> BTreeSet<&Path> {
         let circle = largest_circle(self.files.len(), self.edges.keys().copied());
         circle.into_iter().map(|file| self.files[file].as_path()).collect()

@@ -1,4 +1,4 @@
-//! The modules of a crate: which file each is in, what it defines, and which paths its code names.
+//! The modules of a crate: the file of each, its definitions, and the paths in its code.
 //!
 //! Left out: test-only code (`#[cfg(test)]`), visibilities (`pub(in path)`), and what macros expand
 //! to. Paths in the arguments of a macro are read.
@@ -35,7 +35,7 @@ pub struct Module {
 pub struct Import {
     /// The name in this module; `None` for a glob.
     pub name: Option<String>,
-    /// Path that it stands for.
+    /// Path that the name refers to.
     pub mention: Mention,
 }
 
@@ -109,7 +109,7 @@ fn read_child(
     bail!("find the file of module `{name}`, declared in {}", file.display());
 }
 
-/// Collects what one module says, without its child modules.
+/// Collects the contents of one module, without its child modules.
 struct Collector<'a, 'ast> {
     module: &'a mut Module,
     children: Vec<&'ast ItemMod>,

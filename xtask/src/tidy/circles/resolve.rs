@@ -1,7 +1,7 @@
 //! Resolves a path to the file that it leads to.
 //!
-//! A path leads to the file that defines what it names: re-exports and globs are followed. Items
-//! that a macro defines cannot be found, so a path to one leads to the last module on its way.
+//! A path leads to the file that defines its item: re-exports and globs are followed. Items that a
+//! macro defines cannot be found, so a path to one leads to the last module on its way.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -102,7 +102,7 @@ fn code_without_dependencies_adds_no_edge() {
     check("variable", "fn f(b: u8, c: u8) -> u8 { b + c }", &[]);
 }
 
-/// A ring of so many files.
+/// A ring of `files` files.
 fn ring(name: &str, files: usize) -> Crate {
     let mut texts = vec![("lib.rs".to_owned(), (0..files).map(|n| format!("mod m{n};")).collect())];
     for n in 0..files {

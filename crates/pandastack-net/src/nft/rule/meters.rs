@@ -1,4 +1,4 @@
-//! Conditions that count: packets, bytes, connections and addresses; and what is told of them.
+//! Conditions that count packets, bytes, connections and addresses; and logging.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use crate::nft::SetName;
 const IPS_CONFIRMED: u32 = 1 << 3;
 
 impl Rule {
-    /// Remembers the destination address for so long, and matches if there is no room for it: a set of N
-    /// addresses lets N pass in this time.
+    /// Adds the destination address to the set for `remembered`, and matches if the set is full: a
+    /// set of N addresses admits N in this time.
     pub(crate) fn not_among_recent(self, set: SetName, remembered: Duration) -> Self {
         const ADD: u32 = 0;
         const INVERTED: u32 = 1;
@@ -27,7 +27,7 @@ impl Rule {
         })
     }
 
-    /// Goes on for so many packets a second, and a burst of as many.
+    /// Matches at most `packets` a second, with a burst of as many.
     pub(crate) fn at_most_per_second(self, packets: u64) -> Self {
         self.expression("limit", |a| {
             a.bytes(1, &packets.to_be_bytes());
@@ -36,7 +36,7 @@ impl Rule {
         })
     }
 
-    /// The bytes of packets that came here are more than so many a second, with as many at once.
+    /// Matches packets beyond `bytes` per second, with a burst of as many.
     pub(crate) fn more_than_bytes_per_second(self, bytes: u64) -> Self {
         const BYTES: u32 = 1;
         const OVER: u32 = 1;
@@ -49,7 +49,7 @@ impl Rule {
         })
     }
 
-    /// Packets that came here are more than so many a minute, with as many at once.
+    /// Matches packets beyond `packets` per minute, with a burst of as many.
     pub(crate) fn more_than_per_minute(self, packets: u32) -> Self {
         const PACKETS: u32 = 0;
         const OVER: u32 = 1;
@@ -62,12 +62,13 @@ impl Rule {
         })
     }
 
-    /// The first packet of a connection: none of it has passed. Datagrams without an answer stay "new".
+    /// Matches the first packet of a connection, before any packet of it has passed. Datagrams
+    /// without a reply stay "new".
     pub(crate) fn begins_connection(self) -> Self {
         self.connection(NFT_CT_STATUS).mask(IPS_CONFIRMED.to_ne_bytes()).compare(NFT_CMP_EQ, &[0; 4])
     }
 
-    /// The namespace has more than so many connections.
+    /// Matches if the namespace has more than `count` connections.
     pub(crate) fn more_connections_than(self, count: u32) -> Self {
         const OVER: u32 = 1;
         self.expression("connlimit", |a| {
@@ -76,7 +77,8 @@ impl Rule {
         })
     }
 
-    /// Tells the listeners of a log group, with the first bytes of the packet and a word, and goes on.
+    /// Logs the first bytes of the packet with a prefix to a log group, and continues with the next
+    /// expression.
     pub(crate) fn log_to(self, group: u16, bytes: u32, word: &str) -> Self {
         self.expression("log", |a| {
             a.bytes(1, &group.to_be_bytes());

@@ -5,7 +5,7 @@
 //! connections.
 //!
 //! Invariant: no sandbox is left behind, not even after Ctrl-C or a failure. Calls in flight are
-//! therefore awaited, so that what they create can be deleted, and sandboxes have a short TTL in
+//! therefore awaited, so that their sandboxes can be deleted, and sandboxes have a short TTL in
 //! case this program is killed.
 //!
 //! `cargo xtask bench` measures where the server spends its time.

@@ -270,7 +270,7 @@ impl Command {
     }
 }
 
-/// What continues when the wait for a change of a database ends early.
+/// Note that a change of a database continues when the wait for it ends early.
 fn continues(id: &DatabaseId) -> String {
     format!("the change continues; to see its state, run `pandastack db get {id}`")
 }

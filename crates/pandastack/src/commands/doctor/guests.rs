@@ -126,7 +126,7 @@ async fn mirror(kind: MirrorKind, url: &MirrorUrl, guests: &GuestSettings, ceili
     }
 }
 
-/// Any response shows that the mirror is there: registries need not serve their root.
+/// Any response shows that the mirror is reachable: registries need not serve their root.
 async fn call(url: &MirrorUrl, guests: &GuestSettings) -> reqwest::Result<u16> {
     let authorities = guests.ca_bundle.as_deref().map(pandastack_http::certificates);
     let authorities = authorities.and_then(Result::ok).unwrap_or_default();

@@ -80,8 +80,8 @@ pub fn remove_begun(data_dir: &Path, runtime_dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Unmounts the store before any file is removed: one that is in use must fail the purge. One that cannot
-/// be opened, because its creation failed, is not in the way if nothing is mounted.
+/// Unmounts the store before any file is removed: a store in use must fail the purge. A store that
+/// cannot be opened, because its creation failed, is ignored if it is not mounted.
 fn unmount_store(data_dir: &Path) -> Result<()> {
     let root = data_dir.join("store");
     if !root.exists() {

@@ -12,7 +12,7 @@ use crate::commands::wait::shown;
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// What continues when the wait for it ends early.
+/// Note that the fork continues when the wait for it ends early.
 const BACKGROUND: &str = "the fork continues; `pandastack sandbox list` shows new sandboxes";
 
 /// Arguments.

@@ -4,7 +4,7 @@ fn user() -> ServiceUser {
     ServiceUser::numbered(FALLBACK_ID)
 }
 
-/// A directory that everybody can pass; `None` where the test is not root.
+/// A directory that every user can traverse; `None` if the test is not root.
 fn passable() -> Option<tempfile::TempDir> {
     if !rustix::process::geteuid().is_root() {
         println!("skipped: only root can give files away");
@@ -40,7 +40,7 @@ fn handing_over_a_root_installation_changes_only_its_files() {
     assert_eq!((owner(&beside), owner(&dir.join("link"))), (0, 0));
     let found = fs::metadata(&secret).unwrap();
     assert_eq!((found.uid(), found.gid(), found.mode() & 0o777), (0, FALLBACK_ID, 0o640));
-    // What the user has may lead anywhere by now.
+    // The user's own files may be links to anywhere by now, so they are not followed.
     fs::write(dir.join("later"), "x").unwrap();
     user().hand_over(&needs).unwrap();
     assert_eq!(owner(&dir.join("later")), 0);

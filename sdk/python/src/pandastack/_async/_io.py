@@ -26,7 +26,7 @@ sleep = asyncio.sleep
 
 
 async def within(seconds: float, result: Awaitable[T]) -> T:
-    """The result, or :data:`TimeUp` after ``seconds``, whatever the other side does."""
+    """The result, or :data:`TimeUp` after ``seconds``, even if the other side never answers."""
     # Not `wait_for`: before Python 3.12 it loses a cancellation that comes together with the result.
     task = asyncio.ensure_future(result)
     try:

@@ -1,4 +1,4 @@
-"""Commands that are run to their end. Should the caller be cancelled meanwhile, they are killed."""
+"""Commands that are run to their end. If the caller is cancelled first, they are killed."""
 
 from __future__ import annotations
 

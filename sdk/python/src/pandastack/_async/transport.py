@@ -1,4 +1,4 @@
-"""Sending calls: connections, time limits, retries, and errors from whatever goes wrong.
+"""Sending calls: connections, time limits, retries, and conversion of failures to errors.
 
 What must hold: every method ends within its limit; every failure leaves as a ``PandaStackError``;
 no answer grows past its limit in memory.

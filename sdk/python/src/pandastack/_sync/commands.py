@@ -1,5 +1,5 @@
 # Generated from _async/commands.py by tools/generate_sync.py: change that file, not this one.
-"""Commands that are run to their end. Should the caller be cancelled meanwhile, they are killed."""
+"""Commands that are run to their end. If the caller is cancelled first, they are killed."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def explore(
 
 
 def _run(sandbox: Sandbox, candidate: Candidate, capture_files: Union[bool, str]) -> BranchOutcome:
-    """Carries a candidate out. Whatever goes wrong is the outcome, not an exception."""
+    """Runs a candidate. A failure is recorded in the outcome, not raised."""
     outcome = BranchOutcome(candidate.label, sandbox.id)
     began = time.monotonic()
     try:

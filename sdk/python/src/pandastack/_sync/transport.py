@@ -1,5 +1,5 @@
 # Generated from _async/transport.py by tools/generate_sync.py: change that file, not this one.
-"""Sending calls: connections, time limits, retries, and errors from whatever goes wrong.
+"""Sending calls: connections, time limits, retries, and conversion of failures to errors.
 
 What must hold: every method ends within its limit; every failure leaves as a ``PandaStackError``;
 no answer grows past its limit in memory.

@@ -300,7 +300,7 @@ fn disk_kind(host: &HostFiles, data_dir: &Path) -> Finding {
     }
     let disk = device.trim_end_matches(|letter: char| letter.is_ascii_digit());
     match host.read(&format!("sys/block/{disk}/queue/rotational")).as_deref() {
-        // Virtual disks claim to rotate, whatever they are.
+        // Virtual disks always report that they rotate.
         Some("1") if disk.starts_with("sd") => Finding::fail(
             name,
             format!("{device} is a rotating disk: a snapshot is acknowledged only after it is fully written"),

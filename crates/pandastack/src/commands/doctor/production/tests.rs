@@ -1,4 +1,4 @@
-//! What each check finds on hosts that are files in a directory.
+//! Results of each check on hosts simulated by files in a directory.
 
 use super::*;
 use crate::commands::doctor::finding::Verdict;
