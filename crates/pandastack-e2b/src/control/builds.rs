@@ -131,8 +131,8 @@ pub(super) async fn start(
         // A build that was already started refuses too, and continues. After other failures the client may
         // start it again.
         let passing = [StatusCode::CONFLICT, StatusCode::TOO_MANY_REQUESTS].contains(&refused.status);
-        let is_final = refused.status.is_client_error() && !passing
-            || refused.status == StatusCode::NOT_IMPLEMENTED;
+        let is_final =
+            refused.status.is_client_error() && !passing || refused.status == StatusCode::NOT_IMPLEMENTED;
         if is_final
             && let Err(error) =
                 caller.call(Method::POST, &paths::cancel_build(&build.id), Some(&json!({}))).await
