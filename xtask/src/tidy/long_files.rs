@@ -12,7 +12,7 @@ const LINES_MAX: usize = 400;
 const LONGER: [(&str, usize); 25] = [
     ("crates/pandastack-apps/src/check.rs", 461),
     ("crates/pandastack-apps/src/hooks.rs", 415),
-    ("crates/pandastack-control/tests/api/simulation.rs", 462),
+    ("crates/pandastack-control/tests/api/simulation.rs", 454),
     ("crates/pandastack-engine/src/conformance.rs", 437),
     ("crates/pandastack-engine/src/fake.rs", 451),
     ("crates/pandastack-engine/src/lib.rs", 430),

@@ -209,3 +209,17 @@ pub async fn eventually<F: Future<Output = bool>>(what: &str, condition: impl Fn
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
+
+/// Waits until this process has no open file in a directory. A server that was dropped in the middle of its work
+/// ends on threads of its own, such as those that write the database; a crash would end them, too.
+pub fn wait_until_closed(dir: &std::path::Path) {
+    let started = std::time::Instant::now();
+    let is_open = || {
+        let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
+        descriptors.flatten().any(|fd| std::fs::read_link(fd.path()).is_ok_and(|file| file.starts_with(dir)))
+    };
+    while is_open() {
+        assert!(started.elapsed() < PATIENCE, "files of the crashed server stay open");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use futures::future::join_all;
 use jiff::Timestamp;
 use pandastack_control::clock::Clock;
-use pandastack_control::{Control, ControlConfig, ServeError};
+use pandastack_control::{Control, ControlConfig};
 use pandastack_types::SandboxState;
 use pandastack_types::link::LinkKey;
 use reqwest::Method;
@@ -117,16 +117,7 @@ impl Server {
             .enable_all()
             .build()
             .unwrap();
-        let deadline = Instant::now() + REST_MAX;
-        let control = loop {
-            let bound = runtime.spawn(Control::bind(self.config.clone())).await.unwrap();
-            match bound {
-                Ok(control) => break control,
-                // The predecessor's last task is still being dropped.
-                Err(ServeError::InUse(_)) if Instant::now() < deadline => tokio::task::yield_now().await,
-                Err(error) => panic!("{error}"),
-            }
-        };
+        let control = runtime.spawn(Control::bind(self.config.clone())).await.unwrap().unwrap();
         self.base = format!("http://{}", control.addresses()[0]);
         self.token = std::fs::read_to_string(self.config.bootstrap_token_path()).unwrap().trim().to_owned();
         runtime.spawn(control.run(CancellationToken::new()));
@@ -136,6 +127,7 @@ impl Server {
     fn crash(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
+            crate::harness::wait_until_closed(&self.config.data_dir);
         }
     }
 
