@@ -212,6 +212,7 @@ pub async fn eventually<F: Future<Output = bool>>(what: &str, condition: impl Fn
 
 /// Waits until this process has no open file in a directory. A server that was dropped in the middle of its work
 /// ends on threads of its own, such as those that write the database; a crash would end them, too.
+#[expect(clippy::disallowed_methods, reason = "no event tells that another thread has closed a file")]
 pub fn wait_until_closed(dir: &std::path::Path) {
     let started = std::time::Instant::now();
     let is_open = || {
