@@ -219,7 +219,8 @@ class Machine:
     """Whose memory this is. A copy of a machine would draw the random numbers that its original and its siblings draw."""
 
     def __init__(self):
-        self.known = self.look()
+        # Also the first run draws afresh: the interpreter may be a fork of one that other machines have, too.
+        self.known = [""] * len(MACHINE_FILES)
 
     @staticmethod
     def look():
