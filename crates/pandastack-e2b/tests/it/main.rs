@@ -243,6 +243,29 @@ async fn a_pause_without_memory_keeps_the_disk_alone() {
 }
 
 #[tokio::test]
+async fn a_sandbox_boots_from_its_disk_if_memory_is_not_wanted() {
+    let posts = async |body: Value| {
+        let made = fixture("hibernated", json!({}));
+        assert_eq!(made.post(&format!("/sandboxes/{}/connect", made.id), body).await.0, 201);
+        let calls = made.calls.lock().unwrap().clone();
+        let names = calls.iter().filter_map(|(call, ..)| call.strip_prefix("POST /v1/sandboxes/"));
+        names.filter_map(|call| Some(call.split_once('/')?.1.to_owned())).collect::<Vec<_>>()
+    };
+    assert_eq!(posts(json!({})).await, ["wake"]);
+    assert_eq!(posts(json!({ "memory": false })).await, ["wake", "hibernate", "wake"]);
+    let created = async |body: Value| {
+        let made = fixture("running", json!({}));
+        made.post("/v2/sandboxes", body).await;
+        let bodies = made.bodies.lock().unwrap().clone();
+        bodies.into_iter().find(|body| body.get("ttl_seconds").is_some()).unwrap()
+    };
+    let pauses = created(json!({ "templateID": "base", "autoPause": true })).await;
+    assert_eq!((&pauses["on_timeout"], &pauses["keep_on_timeout"]), (&json!("hibernate"), &Value::Null));
+    let disk = created(json!({ "templateID": "base", "autoPause": true, "autoPauseMemory": false })).await;
+    assert_eq!((&disk["on_timeout"], &disk["keep_on_timeout"]), (&json!("hibernate"), &json!("disk")));
+}
+
+#[tokio::test]
 async fn a_signed_url_names_its_sandbox() {
     use base64::Engine as _;
     use sha2::Digest as _;
