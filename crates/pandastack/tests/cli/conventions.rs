@@ -231,3 +231,16 @@ fn ctrl_c_says_what_continues_and_how_to_follow_it() {
         assert!(told.contains("error: interrupted\n") && line.contains(hint), "{args:?}: {told}");
     }
 }
+
+#[test]
+fn a_first_database_shows_what_it_waits_for_and_a_restore_its_steps() {
+    let program = Program::new();
+    let output = program.run(&["db", "create", "orders"]);
+    assert_eq!(text(&output.stderr), "install Debian packages\nboot\n");
+    assert!(output.status.success() && text(&output.stdout).contains(DATABASE), "{output:?}");
+    let output = program.run(&["db", "restore", DATABASE, "--at", "latest"]);
+    assert_eq!(text(&output.stderr), "Restoring: replaying WAL\n");
+    assert!(output.status.success() && text(&output.stdout).contains("running"), "{output:?}");
+    let asked = program.server.body_of(&format!("POST /v1/databases/{DATABASE}/clone"));
+    assert_eq!(asked["target_time"], "latest");
+}
