@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Iterator, List, Optional
 
 import pytest
 
-from pandastack import CodeContext, PandaStack, Sandbox
+from pandastack import CodeContext, NotFoundError, PandaStack, Sandbox
 
 from conftest import RUN, wait_for
 
@@ -80,6 +81,16 @@ def test_a_fork_ends_with_its_context_and_its_context_with_it(box: Sandbox) -> N
     with box.create_code_context() as context:
         lost = context.run_code("import os; os._exit(3)", timeout_seconds=RUN_SECONDS_MAX).error
         assert lost is not None and "exited with 3" in lost, lost
+
+
+def test_code_in_a_deleted_sandbox_fails(own: Sandbox) -> None:
+    context = own.create_code_context(cwd="/tmp")
+    with ThreadPoolExecutor(1) as pool:
+        ran = pool.submit(context.run_code, "open('runs', 'w').close()\nimport time\ntime.sleep(1000)", 300)
+        wait_for("the code runs", lambda: own.filesystem.exists("/tmp/runs"))
+        own.delete()
+        with pytest.raises(NotFoundError, match="was deleted while the code ran"):
+            ran.result(RUN_SECONDS_MAX)
 
 
 def test_sandboxes_draw_numbers_of_their_own(box: Sandbox, client: PandaStack) -> None:
