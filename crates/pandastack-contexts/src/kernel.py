@@ -204,8 +204,8 @@ def representations(value):
             fields.update({MIME_FIELDS[kind]: encoded(part) for kind, part in data.items() if kind in MIME_FIELDS})
         except Exception:
             pass
-    pandas = sys.modules.get("pandas")
-    if pandas is not None and isinstance(value, pandas.DataFrame):
+    # A module of the user's own may have that name.
+    if isinstance(value, getattr(sys.modules.get("pandas"), "DataFrame", ())):
         fields["data"] = json.loads(value.to_json(orient="columns", date_format="iso", default_handler=str))
         fields["data"] = {column: list(cells.values()) for column, cells in fields["data"].items()}
     return fields

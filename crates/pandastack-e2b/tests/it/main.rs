@@ -96,6 +96,8 @@ async fn record(State((calls, bodies, shown)): State<(Calls, Bodies, Value)>, re
             let body = json!({ "error": "sandbox `gone` not found", "code": "not_found", "request_id": "r" });
             (StatusCode::NOT_FOUND, Json(body)).into_response()
         }
+        "GET /v1/templates" => Json(json!([])).into_response(),
+        "GET /v1/snapshots" => Json(json!({ "snapshots": [] })).into_response(),
         call if call.contains("/processes") => Json(json!({ "processes": [] })).into_response(),
         call if call.contains("/fs?") => "content".into_response(),
         call if call.ends_with("/lifecycle") => {
