@@ -212,11 +212,7 @@ fn ctrl_c_says_what_continues_and_how_to_follow_it() {
         ),
         (&["fn", "deploy", "hello", source], "POST /v1/functions/", "run `pandastack fn get hello`"),
         (&["fn", "invoke", "hello"], "POST /v1/functions/", "run `pandastack fn runs hello`"),
-        (
-            &["schedule", "run", "nightly"],
-            "POST /v1/schedules/",
-            "run `pandastack schedule runs nightly`",
-        ),
+        (&["schedule", "run", "nightly"], "POST /v1/schedules/", "run `pandastack schedule runs nightly`"),
     ] {
         *program.server.api.unanswered.lock().unwrap() = Some(unanswered.to_owned());
         let mut command = program.command(args);
