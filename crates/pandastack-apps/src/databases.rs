@@ -9,7 +9,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
-use pandastack_rest::{ApiResult, Caller, JsonBody};
+use pandastack_rest::{ApiResult, Caller, JsonBody, Lookup};
 use pandastack_store::apps::AppStore;
 use pandastack_store::apps::record::{AppRecord, AppSpec, AttachedDatabase};
 use pandastack_types::api::{AppDatabase, AttachDatabase, EnvScope, EnvStage};
@@ -33,11 +33,12 @@ const ENV_DEFAULT: &str = "DATABASE_URL";
 pub async fn attach(
     State(apps): State<Arc<Apps>>,
     caller: Caller,
+    lookup: Lookup,
     path: AppPath,
     JsonBody(wanted): JsonBody<AttachDatabase>,
 ) -> ApiResult<Json<AppDatabase>> {
     let record = path.find_own(&apps, &caller).await?;
-    let database = id_of(&path)?;
+    let database: DatabaseId = lookup.id(&path.second).await?;
     let env = wanted.env.unwrap_or_else(|| ENV_DEFAULT.to_owned());
     check::env_name(&env)?;
     let scope = wanted.scope.unwrap_or(EnvScope::Production);
@@ -63,9 +64,14 @@ pub async fn attach(
 #[utoipa::path(delete, path = "/v1/apps/{id}/databases/{database}", tag = "apps", operation_id = "detach_database",
     params(("id" = String, Path), ("database" = DatabaseId, Path)),
     responses((status = 204), (status = 404, body = ErrorBody)))]
-pub async fn detach(State(apps): State<Arc<Apps>>, caller: Caller, path: AppPath) -> ApiResult<StatusCode> {
+pub async fn detach(
+    State(apps): State<Arc<Apps>>,
+    caller: Caller,
+    lookup: Lookup,
+    path: AppPath,
+) -> ApiResult<StatusCode> {
     let record = path.find_own(&apps, &caller).await?;
-    let database = id_of(&path)?;
+    let database: DatabaseId = lookup.id(&path.second).await?;
     if !record.spec.databases.values().any(|one| one.database == database) {
         return Err(Error::not_found("attached database", &path.second).into());
     }
@@ -73,10 +79,6 @@ pub async fn detach(State(apps): State<Arc<Apps>>, caller: Caller, path: AppPath
         .await?;
     apps.names.notify_all();
     Ok(StatusCode::NO_CONTENT)
-}
-
-fn id_of(path: &AppPath) -> Result<DatabaseId> {
-    path.second.parse().map_err(|_| Error::not_found("database", &path.second))
 }
 
 /// Attaches a database under a variable, replacing an earlier attachment of that variable. A

@@ -12,7 +12,7 @@ use axum::extract::{Request, State};
 use http::{StatusCode, header};
 use http_body_util::Limited;
 use pandastack_rest::extract::{is_set, parse_json, read_body};
-use pandastack_rest::{ApiResult, Caller, Query};
+use pandastack_rest::{ApiResult, Caller, Lookup, Query};
 use pandastack_sandboxes::validate;
 use pandastack_store::apps::record::{AppRecord, DeploymentRecord, Source};
 use pandastack_store::clock::now;
@@ -56,6 +56,7 @@ pub struct Args {
 pub async fn deploy(
     State(apps): State<Arc<Apps>>,
     caller: Caller,
+    lookup: Lookup,
     path: AppPath,
     Query(args): Query<Args>,
     request: Request,
@@ -76,7 +77,8 @@ pub async fn deploy(
         Some(sandbox) => {
             let path = wanted.path.as_deref().unwrap_or("/root");
             validate::path("path", path)?;
-            let archive = pack(&apps, &caller, sandbox, path).await?;
+            let sandbox = lookup.id(sandbox.as_str()).await?;
+            let archive = pack(&apps, &caller, &sandbox, path).await?;
             let wanted = ArchiveDeployment { trigger: "sandbox", address, clear_cache: wanted.clear_cache };
             Ok(from_archive(&apps, record, archive, wanted).await?)
         }

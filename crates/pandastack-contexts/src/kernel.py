@@ -204,8 +204,8 @@ def representations(value):
             fields.update({MIME_FIELDS[kind]: encoded(part) for kind, part in data.items() if kind in MIME_FIELDS})
         except Exception:
             pass
-    pandas = sys.modules.get("pandas")
-    if pandas is not None and isinstance(value, pandas.DataFrame):
+    # A module of the user's own may have that name.
+    if isinstance(value, getattr(sys.modules.get("pandas"), "DataFrame", ())):
         fields["data"] = json.loads(value.to_json(orient="columns", date_format="iso", default_handler=str))
         fields["data"] = {column: list(cells.values()) for column, cells in fields["data"].items()}
     return fields
@@ -219,7 +219,8 @@ class Machine:
     """Whose memory this is. A copy of a machine would draw the random numbers that its original and its siblings draw."""
 
     def __init__(self):
-        self.known = self.look()
+        # Also the first run draws afresh: the interpreter may be a fork of one that other machines have, too.
+        self.known = [""] * len(MACHINE_FILES)
 
     @staticmethod
     def look():

@@ -5,6 +5,10 @@ use pandastack_types::api::{ExecRequest, StartProcess};
 /// Our kernel. It is passed as an argument, so that templates need no installation and no file is
 /// left behind.
 const PROGRAM: &str = include_str!("kernel.py");
+/// Runs the kernel in a fork of the template's interpreter, or in its own.
+const FORK: &str = include_str!("fork.py");
+/// Socket of the interpreter that the template `code-interpreter` starts, in the abstract namespace.
+const PRELOADED: &str = "pandastack-python";
 /// User that runs code.
 const USER: &str = "user";
 /// Directory that only root may enter, and the user that runs kernels below it.
@@ -17,7 +21,7 @@ fn user_in(cwd: &str) -> &'static str {
 
 /// A process that runs the kernel.
 pub(super) fn start(tag: String, cwd: &str) -> StartProcess {
-    let argv = ["python3", "-u", "-c", PROGRAM].map(str::to_owned).to_vec();
+    let argv = ["python3", "-u", "-c", FORK, PRELOADED, PROGRAM].map(str::to_owned).to_vec();
     // Picked up by matplotlib, which would look for a display.
     let env = [("MPLBACKEND".to_owned(), "Agg".to_owned())].into();
     let exec = ExecRequest {
@@ -33,16 +37,55 @@ pub(super) fn start(tag: String, cwd: &str) -> StartProcess {
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead, BufReader, Write};
-    use std::process::{Command, Stdio};
+    use std::process::{Command, ExitStatus, Stdio};
 
     use serde_json::{Value, json};
 
     use super::*;
 
-    /// Runs cells one after the other with this machine's Python; returns their events.
-    fn run(cells: &[&str]) -> Vec<Value> {
+    /// The template's interpreter, started on this machine without its libraries.
+    struct Preloaded {
+        socket: String,
+    }
+
+    impl Preloaded {
+        fn start() -> Self {
+            let template = include_str!("../../../templates/code-interpreter/template.toml");
+            let begin = format!(
+                "python3 -u - {PRELOADED} {USER} asyncio numpy pandas matplotlib.pyplot << 'PROGRAM'\n"
+            );
+            let (_, rest) = template.split_once(&begin).expect("the template's warm-up starts it");
+            let (program, _) = rest.split_once("\nPROGRAM\n").unwrap();
+            let socket = format!("{PRELOADED}-test-{}", std::process::id());
+            let me = Command::new("id").arg("-un").output().unwrap().stdout;
+            let me = String::from_utf8(me).unwrap();
+            let mut started = Command::new("python3")
+                .args(["-u", "-", &socket, me.trim(), "asyncio"])
+                .stdin(Stdio::piped())
+                .spawn()
+                .unwrap();
+            started.stdin.take().unwrap().write_all(program.as_bytes()).unwrap();
+            assert!(started.wait().unwrap().success());
+            Self { socket }
+        }
+
+        /// Process id of the interpreter that is the parent of forks.
+        fn pid(&self) -> Value {
+            texts(&run_in(&self.socket, &[], &["import os; os.getppid()"]).0)[0].clone()
+        }
+    }
+
+    impl Drop for Preloaded {
+        fn drop(&mut self) {
+            run_in(&self.socket, &[], &["import os; os.kill(os.getppid(), 15)"]);
+        }
+    }
+
+    /// Runs cells one after the other with this machine's Python; returns their events, and how the kernel ended.
+    fn run_in(preloaded: &str, env: &[(&str, &str)], cells: &[&str]) -> (Vec<Value>, ExitStatus) {
         let mut kernel = Command::new("python3")
-            .args(["-u", "-c", PROGRAM])
+            .args(["-u", "-c", FORK, preloaded, PROGRAM])
+            .envs(env.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -54,8 +97,41 @@ mod tests {
         drop(input);
         let output = BufReader::new(kernel.stdout.take().unwrap());
         let told = output.lines().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
-        assert!(kernel.wait().unwrap().success());
+        (told, kernel.wait().unwrap())
+    }
+
+    /// The same in an interpreter of its own.
+    fn run(cells: &[&str]) -> Vec<Value> {
+        let (told, ended) = run_in("nobody-listens-here", &[], cells);
+        assert!(ended.success());
         told
+    }
+
+    fn texts(told: &[Value]) -> Vec<Value> {
+        told.iter().filter(|event| event["type"] == "result").map(|event| event["text"].clone()).collect()
+    }
+
+    #[test]
+    fn a_context_is_a_fork_of_the_template_s_interpreter() {
+        let preloaded = Preloaded::start();
+        let parent = preloaded.pid();
+        let who = "import os, random\n(os.getppid(), os.environ['MINE'], os.getcwd() != '/')";
+        let draw = "random.random()";
+        let (first, ended) = run_in(&preloaded.socket, &[("MINE", "a")], &[who, draw]);
+        assert!(ended.success());
+        let (second, _) = run_in(&preloaded.socket, &[("MINE", "b")], &[who, draw]);
+        let (first, second) = (texts(&first), texts(&second));
+        let expected = |mine: &str| json!(format!("({}, '{mine}', True)", parent.as_str().unwrap()));
+        assert_eq!((&first[0], &second[0]), (&expected("a"), &expected("b")));
+        assert_ne!(first[1], second[1], "each draws its own random numbers");
+        // Variables that Python reads when it starts.
+        let (cold, _) = run_in(&preloaded.socket, &[("PYTHONPATH", "/srv"), ("MINE", "c")], &[who]);
+        assert_ne!(texts(&cold)[0], expected("c"));
+        // Its end is told as its own.
+        let (_, ended) = run_in(&preloaded.socket, &[], &["import os; os._exit(3)"]);
+        assert_eq!(ended.code(), Some(3));
+        let (_, ended) = run_in(&preloaded.socket, &[], &["import os; os.kill(os.getpid(), 9)"]);
+        assert!(ended.code().is_none(), "{ended}");
     }
 
     #[test]

@@ -23,5 +23,5 @@ pub mod url;
 pub use caller::{Admission, Caller};
 pub use error::{ApiError, ApiResult};
 pub use extract::{Id, InPath, JsonBody, Query};
-pub use names::{FindNamed, Names, named};
+pub use names::{FindNamed, Lookup, Names, named};
 pub use upgrade::switching;

@@ -7,7 +7,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use http::StatusCode;
 use jiff::Timestamp;
-use pandastack_rest::{ApiError, ApiResult, Caller, Id, JsonBody, Query};
+use pandastack_rest::{ApiError, ApiResult, Caller, Id, JsonBody, Lookup, Query};
 use pandastack_store::clock::now;
 use pandastack_types::api::{
     CreateSchedule, Items, NextRuns, PatchSchedule, PreviewSchedule, Schedule, ScheduleRun, TriggerSchedule,
@@ -64,8 +64,12 @@ pub fn once_only(scheduler: &Arc<Scheduler>) -> Router {
 pub async fn create(
     State(scheduler): State<Arc<Scheduler>>,
     caller: Caller,
-    JsonBody(request): JsonBody<CreateSchedule>,
+    lookup: Lookup,
+    JsonBody(mut request): JsonBody<CreateSchedule>,
 ) -> ApiResult<Json<Schedule>> {
+    if let Some(target) = &mut request.target {
+        spec::resolve_target(target, &lookup).await?;
+    }
     let record = ops::create(&scheduler, caller.workspace, request).await?;
     Ok(Json(spec::schedule_view(record)))
 }
@@ -102,9 +106,13 @@ pub async fn get_one(
 pub async fn change(
     State(scheduler): State<Arc<Scheduler>>,
     caller: Caller,
+    lookup: Lookup,
     Id(id): Id<ScheduleId>,
-    JsonBody(request): JsonBody<PatchSchedule>,
+    JsonBody(mut request): JsonBody<PatchSchedule>,
 ) -> ApiResult<Json<Schedule>> {
+    if let Some(target) = &mut request.target {
+        spec::resolve_target(target, &lookup).await?;
+    }
     Ok(Json(spec::schedule_view(ops::patch(&scheduler, &caller.workspace, &id, request).await?)))
 }
 

@@ -1,18 +1,19 @@
 //! Validates and completes schedules from clients, and converts records to API responses.
 
 use jiff::Timestamp;
+use pandastack_rest::Lookup;
 use pandastack_sandboxes::validate;
 use pandastack_schedule::Timing;
 use pandastack_store::schedules::{RunRecord, ScheduleRecord, ScheduleSpec};
 use pandastack_types::api::{
-    CommandTarget, MissedRuns, Overlap, Schedule, ScheduleOptions, ScheduleRun, ScheduleTarget,
-    ScheduleTiming,
+    CommandTarget, MissedRuns, Overlap, SandboxTarget, Schedule, ScheduleOptions, ScheduleRun,
+    ScheduleTarget, ScheduleTiming, SqlTarget,
 };
 use pandastack_types::limits::{
     EXEC_TIMEOUT_SECONDS_DEFAULT, EXEC_TIMEOUT_SECONDS_MAX, SCHEDULE_JITTER_SECONDS_MAX, SCHEDULE_MISSED_MAX,
     SCHEDULE_NAME_BYTES_MAX, SCHEDULE_RETRIES_MAX, SCHEDULE_RETRY_DELAY_SECONDS_MAX,
 };
-use pandastack_types::{Error, Result, WorkspaceId};
+use pandastack_types::{DatabaseId, Error, Result, WorkspaceId};
 use pandastack_webhooks::Webhooks;
 
 use crate::scheduler::Scheduler;
@@ -111,6 +112,21 @@ pub(crate) fn check_options(webhooks: &Webhooks, options: &ScheduleOptions) -> R
     if let Some(alert) = &options.alert {
         within("alert.after_failures", Some(alert.after_failures.into()), 1, FAILURES_MAX.into())?;
         webhooks.check_url("alert.url", &alert.url)?;
+    }
+    Ok(())
+}
+
+/// Replaces names and beginnings of ids by ids.
+pub(crate) async fn resolve_target(target: &mut ScheduleTarget, lookup: &Lookup) -> Result<()> {
+    match target {
+        ScheduleTarget::Sandbox(SandboxTarget { sandbox_id: id, .. })
+        | ScheduleTarget::Command(CommandTarget { sandbox_id: Some(id), .. }) => {
+            *id = lookup.id(id.as_str()).await?;
+        }
+        ScheduleTarget::Sql(SqlTarget { database_id: id, .. }) => {
+            *id = lookup.id::<DatabaseId>(id).await?.to_string();
+        }
+        _ => {}
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! Names and beginnings of ids instead of ids.
 
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::harness::World;
@@ -96,4 +97,37 @@ async fn databases_and_volumes_resolve_by_name_or_id_prefix() {
         assert_eq!(world.get(&format!("/v1/volumes/{text}")).await.expect(200)["name"], "data", "{text}");
     }
     world.get("/v1/volumes/dat").await.refused(404, "not_found");
+}
+
+#[tokio::test]
+async fn bodies_take_names_and_beginnings_of_ids_and_keep_ids() {
+    let world = World::start().await;
+    let _agent = world.agent("host-a", 8192).await;
+    let sandbox = id_of(&world.post("/v1/sandboxes", json!({"name": "web"})).await.expect(201));
+    let database = "INSERT INTO databases (id, workspace_id, state, sandbox_id, created_at_us, spec, name) \
+         VALUES ('dbdb-0001', 'default', 'failed', NULL, 1, '{\"size\":\"1g\",\"name\":\"shop\"}', 'shop')";
+    world.execute(database, &[]).await;
+    let target = |kind: &str, text: &str| match kind {
+        "sandbox" => json!({"type": "sandbox", "sandbox_id": text, "action": "wake"}),
+        "command" => json!({"type": "command", "sandbox_id": text, "cmd": "true"}),
+        _ => json!({"type": "sql", "database_id": text, "sql": "SELECT 1"}),
+    };
+    let send = |method: Method, path: &str, body: Value| world.send(world.request(method, path).json(&body));
+    for (kind, field, id, texts) in [
+        ("sandbox", "sandbox_id", sandbox.as_str(), ["web", &sandbox[..8]]),
+        ("command", "sandbox_id", sandbox.as_str(), ["web", &sandbox[..8]]),
+        ("sql", "database_id", "dbdb-0001", ["shop", "dbdb"]),
+    ] {
+        let schedule = json!({"name": kind, "every_seconds": 3600, "target": target(kind, texts[0])});
+        let made = world.post("/v1/schedules", schedule).await.expect(200);
+        assert_eq!(made["target"][field], id, "{kind}");
+        let path = format!("/v1/schedules/{}", id_of(&made));
+        let changed = send(Method::PATCH, &path, json!({"target": target(kind, texts[1])})).await.expect(200);
+        assert_eq!(changed["target"][field], id, "{kind}");
+        send(Method::PATCH, &path, json!({"target": target(kind, "none")})).await.refused(404, "not_found");
+    }
+    world.post("/v1/apps", json!({"name": "site"})).await.expect(201);
+    let attached = send(Method::PUT, "/v1/apps/site/databases/shop", json!({})).await.expect(200);
+    assert_eq!(attached["database"], "dbdb-0001");
+    world.delete("/v1/apps/site/databases/shop").await.expect(204);
 }

@@ -143,3 +143,34 @@ impl Execution {
         self.lines.push_back(line.into());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The lines of a native stream: `None` where the response breaks off.
+    async fn lines(stream: &str) -> Vec<Option<Value>> {
+        let events = Events::with_limit(Body::from(stream.to_owned()), RESULT_EVENT_BYTES_MAX);
+        let mut execution = Execution { events, lines: VecDeque::new(), is_over: false, is_gone: false };
+        let mut lines = Vec::new();
+        while let Some(line) = execution.next().await {
+            lines.push(line.ok().map(|line| serde_json::from_slice(&line).unwrap()));
+        }
+        lines
+    }
+
+    #[tokio::test]
+    async fn code_in_a_deleted_sandbox_breaks_off_and_in_a_lost_context_ends() {
+        let started = "event: started\ndata: {\"execution_count\":1}\n\n";
+        let error =
+            |name: &str| format!("event: error\ndata: {{\"type\":\"error\",\"name\":\"{name}\"}}\n\n");
+        let ended = "event: ended\ndata: {}\n\n";
+        let count = Some(json!({ "type": "number_of_executions", "execution_count": 1 }));
+        // Clients whose connection breaks ask whether the sandbox is there, and raise their own error.
+        let gone = lines(&format!("{started}{}{ended}", error(SANDBOX_GONE_ERROR))).await;
+        assert_eq!(gone, [count.clone(), None]);
+        let lost = lines(&format!("{started}{}{ended}", error("ContextLost"))).await;
+        let end = Some(json!({ "type": "end_of_execution" }));
+        assert_eq!(lost, [count, Some(json!({ "type": "error", "name": "ContextLost" })), end]);
+    }
+}

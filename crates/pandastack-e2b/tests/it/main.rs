@@ -97,6 +97,8 @@ async fn record(State((calls, bodies, shown)): State<(Calls, Bodies, Value)>, re
             let body = json!({ "error": "sandbox `gone` not found", "code": "not_found", "request_id": "r" });
             (StatusCode::NOT_FOUND, Json(body)).into_response()
         }
+        "GET /v1/templates" => Json(json!([])).into_response(),
+        "GET /v1/snapshots" => Json(json!({ "snapshots": [] })).into_response(),
         call if call.contains("/processes") => Json(json!({ "processes": [] })).into_response(),
         call if call.contains("/fs?") => "content".into_response(),
         call if call.ends_with("/lifecycle") => {
@@ -241,6 +243,29 @@ async fn a_pause_without_memory_keeps_only_the_disk() {
     assert_eq!(kept(json!({ "memory": false })).await["keep"], "disk");
     assert_ne!(kept(json!({ "memory": true })).await["keep"], "disk");
     assert_ne!(kept(json!({})).await["keep"], "disk");
+}
+
+#[tokio::test]
+async fn a_sandbox_boots_from_its_disk_if_memory_is_not_wanted() {
+    let posts = async |body: Value| {
+        let made = fixture("hibernated", json!({}));
+        assert_eq!(made.post(&format!("/sandboxes/{}/connect", made.id), body).await.0, 201);
+        let calls = made.calls.lock().unwrap().clone();
+        let names = calls.iter().filter_map(|(call, ..)| call.strip_prefix("POST /v1/sandboxes/"));
+        names.filter_map(|call| Some(call.split_once('/')?.1.to_owned())).collect::<Vec<_>>()
+    };
+    assert_eq!(posts(json!({})).await, ["wake"]);
+    assert_eq!(posts(json!({ "memory": false })).await, ["wake", "hibernate", "wake"]);
+    let created = async |body: Value| {
+        let made = fixture("running", json!({}));
+        made.post("/v2/sandboxes", body).await;
+        let bodies = made.bodies.lock().unwrap().clone();
+        bodies.into_iter().find(|body| body.get("ttl_seconds").is_some()).unwrap()
+    };
+    let pauses = created(json!({ "templateID": "base", "autoPause": true })).await;
+    assert_eq!((&pauses["on_timeout"], &pauses["keep_on_timeout"]), (&json!("hibernate"), &Value::Null));
+    let disk = created(json!({ "templateID": "base", "autoPause": true, "autoPauseMemory": false })).await;
+    assert_eq!((&disk["on_timeout"], &disk["keep_on_timeout"]), (&json!("hibernate"), &json!("disk")));
 }
 
 #[tokio::test]

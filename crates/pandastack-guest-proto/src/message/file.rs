@@ -36,7 +36,7 @@ pub struct FileEntry {
     pub gid: u32,
     /// Last change of the content, seconds since 1970.
     pub mtime_s: i64,
-    /// Target of a link, in listings and with `no_follow`.
+    /// Target of the link that the path is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<RawPath>,
     /// Path relative to the directory that a walk began at.

@@ -30,7 +30,7 @@ pub(super) fn describe(path: &Path, meta: &Metadata) -> FileEntry {
         kind if kind.is_symlink() => FileKind::Symlink,
         _ => FileKind::Other,
     };
-    let target = (kind == FileKind::Symlink).then(|| std::fs::read_link(path).ok()).flatten();
+    let target = (kind == FileKind::Symlink).then(|| link_target(path)).flatten();
     FileEntry {
         name: path.file_name().map_or_else(|| RawPath::from("/"), |name| name.as_bytes().to_vec().into()),
         kind,
@@ -39,11 +39,16 @@ pub(super) fn describe(path: &Path, meta: &Metadata) -> FileEntry {
         uid: meta.uid(),
         gid: meta.gid(),
         mtime_s: meta.mtime(),
-        target: target.map(|target| target.as_os_str().as_bytes().to_vec().into()),
+        target,
         path: None,
         owner: None,
         group: None,
     }
+}
+
+fn link_target(path: &Path) -> Option<RawPath> {
+    let target = std::fs::read_link(path).ok()?;
+    Some(target.as_os_str().as_bytes().to_vec().into())
 }
 
 /// Most bytes of JSON that an entry can become.
@@ -61,7 +66,10 @@ pub(crate) fn stat(root: &Path, path: &RawPath, no_follow: bool) -> Result<FileE
     let path = absolute(path)?;
     let meta = if no_follow { std::fs::symlink_metadata(&path) } else { std::fs::metadata(&path) };
     let meta = meta.map_err(|error| refusal("stat", &path, &error))?;
-    Ok(Names::read(root).fill(describe(&path, &meta)))
+    let mut entry = describe(&path, &meta);
+    // The entry describes what a link points to, and where that is.
+    entry.target = entry.target.or_else(|| link_target(&path));
+    Ok(Names::read(root).fill(entry))
 }
 
 /// Creates a directory.

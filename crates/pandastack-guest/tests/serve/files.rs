@@ -157,7 +157,9 @@ async fn an_atomic_write_keeps_permissions_and_links() {
         .unwrap();
     assert_eq!(fresh.metadata().unwrap().permissions().mode() & 0o7777, 0o644);
     assert_eq!(client.stat(raw(&link), true).await.unwrap().kind, FileKind::Symlink);
-    assert_eq!(client.stat(raw(&link), false).await.unwrap().kind, FileKind::File);
+    let followed = client.stat(raw(&link), false).await.unwrap();
+    assert_eq!((followed.kind, followed.target), (FileKind::File, Some(RawPath::from("script"))));
+    assert_eq!(client.stat(raw(&file), false).await.unwrap().target, None);
 }
 
 #[tokio::test]

@@ -265,7 +265,7 @@ pub struct DeployApp {
     /// Branch, tag or commit. Default: the head of the app's branch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_ref: Option<String>,
-    /// Running sandbox that contains the source.
+    /// Running sandbox that contains the source: an ID, a name, or the start of an ID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_sandbox: Option<SandboxId>,
     /// Directory of the source in the sandbox.

@@ -94,7 +94,8 @@ pub struct HttpTarget {
 /// Command of a schedule.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CommandTarget {
-    /// Sandbox to run the command in. Default: a new sandbox from `template`.
+    /// Sandbox to run the command in: an ID, a name, or the start of an ID. The schedule keeps the ID.
+    /// Default: a new sandbox from `template`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_id: Option<SandboxId>,
     /// Template of the new sandbox. Default: `base`.
@@ -108,7 +109,7 @@ pub struct CommandTarget {
 /// Sandbox to wake or hibernate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SandboxTarget {
-    /// Sandbox ID.
+    /// Sandbox ID, name, or the start of an ID. The schedule keeps the ID.
     pub sandbox_id: SandboxId,
     /// Action to perform.
     pub action: SandboxAction,
@@ -156,7 +157,7 @@ pub struct FunctionTarget {
 /// SQL statement of a schedule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SqlTarget {
-    /// Database ID.
+    /// Database ID, name, or the start of an ID. The schedule keeps the ID.
     pub database_id: String,
     /// One SQL statement to run.
     pub sql: String,

@@ -34,7 +34,7 @@ pub enum Command {
 }
 
 /// Finds a snapshot by its id, its name or a unique id prefix.
-async fn find(client: &Client, text: &str) -> Result<SnapshotId> {
+pub(super) async fn find(client: &Client, text: &str) -> Result<SnapshotId> {
     if let Some(id) = text.parse().ok().filter(|_| text.len() == ID_CHARS) {
         return Ok(id);
     }

@@ -8,7 +8,11 @@ use pandastack_types::api::{CreateVolume, PatchVolume, Volume};
 
 use super::each::{each, show_each};
 use super::runtime::with_client;
+use super::wait::shown;
 use crate::output::{Output, age, fields, size};
+
+/// What continues when the wait for a copy is interrupted.
+const COPIED: &str = "the copy is still made; `pandastack volume list` shows it";
 
 /// Subcommands.
 #[derive(Debug, clap::Subcommand)]
@@ -88,13 +92,20 @@ impl Command {
                     return show_each(&names, output, fetch, describe).await;
                 }
                 Command::Grow { name, size_mb } => {
-                    output.value(&client.grow_volume(&name, size_mb).await?, named)?;
+                    let grow = async { Ok(client.grow_volume(&name, size_mb).await?) };
+                    let background =
+                        format!("the volume still grows; `pandastack volume get {name}` shows it");
+                    output
+                        .value(&shown(format!("Growing volume {name}"), &background, grow).await?, named)?;
                 }
                 Command::Snapshot { name, own } => {
-                    output.value(&client.snapshot_volume(&name, own).await?, named)?;
+                    let take = async { Ok(client.snapshot_volume(&name, own).await?) };
+                    let what = format!("Taking a snapshot of volume {name}");
+                    output.value(&shown(what, COPIED, take).await?, named)?;
                 }
                 Command::Clone { name, copy } => {
-                    output.value(&client.clone_volume(&name, &copy).await?, named)?;
+                    let clone = async { Ok(client.clone_volume(&name, &copy).await?) };
+                    output.value(&shown(format!("Cloning volume {name}"), COPIED, clone).await?, named)?;
                 }
                 Command::Protect { name, off } => {
                     let request = PatchVolume { protected: Some(!off), ..PatchVolume::default() };

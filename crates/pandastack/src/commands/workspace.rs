@@ -168,7 +168,9 @@ async fn delete(client: &Client, output: Output, name: &str, yes: bool) -> Resul
             return Err(failure.hint("type the workspace's name to confirm, or use --yes").into());
         }
     }
-    client.delete_workspace(name).await?;
+    let delete = async { Ok(client.delete_workspace(name).await?) };
+    let background = "the deletion continues; `pandastack workspace list` shows when it is done";
+    shown(format!("Deleting workspace {name}"), background, delete).await?;
     Ok(name.to_owned())
 }
 

@@ -108,6 +108,15 @@ fn forks_and_snapshots_print_ids() {
     program.check(&["sandbox", "fork", ID], 0, &format!("{SNAPSHOT}\n"), "");
     program.check(&["sandbox", "snapshot", ID, "--name", "before"], 0, &format!("{SNAPSHOT}\n"), "");
     assert_eq!(program.server.body_of(&format!("POST /v1/sandboxes/{ID}/snapshots"))["name"], "before");
+    // A name may be any line.
+    program.run(&["sandbox", "create", "--from-snapshot", "before"]);
+    assert_eq!(program.server.body_of("POST /v1/sandboxes")["from_snapshot"], SNAPSHOT);
+    program.run(&["sandbox", "rollback", ID, "before"]);
+    assert_eq!(program.server.body_of(&format!("POST /v1/sandboxes/{ID}/rollback"))["snapshot_id"], SNAPSHOT);
+    program.run(&["template", "publish", "before", "--name", "mine"]);
+    let published = program.server.calls().into_iter().find(|call| call.ends_with("/publish"));
+    let published = program.server.body_of(&published.expect("the name was found"));
+    assert_eq!(published["snapshot_id"], SNAPSHOT);
     program.check(
         &["snapshot", "list"],
         0,

@@ -1,9 +1,12 @@
 //! Conventions of command lines: formats, quiet output, several names, the client's own
 //! configuration.
 
+use std::process::Stdio;
+
 use serde_json::{Value, json};
 
 use crate::server::{ID, KEY, PRIVATE, SWITCHED_OFF};
+use crate::services::DATABASE;
 use crate::{Program, text};
 
 fn json_of(output: &std::process::Output) -> Value {
@@ -179,4 +182,61 @@ fn client_and_server_versions_are_shown() {
     let output = command.env("PANDASTACK_API_URL", "http://127.0.0.1:1").output().unwrap();
     assert_eq!(output.status.code(), Some(0), "the client's version is known without a server");
     assert!(text(&output.stdout).contains("cannot reach PandaStack"), "{output:?}");
+}
+
+#[test]
+fn ctrl_c_says_what_continues_and_how_to_follow_it() {
+    let program = Program::new();
+    let source = tempfile::tempdir().unwrap();
+    std::fs::write(source.path().join("main.py"), "def handler(event):\n    return event\n").unwrap();
+    let source = source.path().to_str().unwrap();
+    let app = "if the deployment has started, it continues; `pandastack app deploys shop` shows it";
+    let restore = "if the restore has started, it continues; `pandastack db list` shows it";
+    let sandbox = format!("to see its state, run `pandastack sandbox get {ID}`");
+    let database = format!("to see its state, run `pandastack db get {DATABASE}`");
+    for (args, unanswered, hint) in [
+        (&["template", "build", "slow"][..], "GET /v1/templates/builds/", "run `pandastack template logs "),
+        (&["sandbox", "create"], "POST /v1/sandboxes", "`pandastack sandbox list` shows it"),
+        (&["sandbox", "wake", ID], "POST /v1/sandboxes/", &sandbox),
+        (&["sandbox", "fork", ID], "POST /v1/sandboxes/", "`pandastack sandbox list`"),
+        (&["sandbox", "snapshot", ID], "POST /v1/sandboxes/", "`pandastack snapshot"),
+        (&["app", "deploy", "shop", "--dir", source], "POST /v1/apps/", app),
+        (&["app", "delete", "shop", "--yes"], "DELETE /v1/apps/", "`pandastack app list` shows"),
+        (&["db", "create"], "POST /v1/databases", "`pandastack db list` shows it"),
+        (&["db", "restore", DATABASE, "--at", "now"], "POST /v1/databases/", restore),
+        (&["db", "wake", DATABASE], "POST /v1/databases/", &database),
+        (
+            &["db", "delete", DATABASE],
+            "DELETE /v1/databases/",
+            "the deletion continues; `pandastack db list`",
+        ),
+        (&["fn", "deploy", "hello", source], "POST /v1/functions/", "run `pandastack fn get hello`"),
+        (&["fn", "invoke", "hello"], "POST /v1/functions/", "run `pandastack fn runs hello`"),
+        (&["schedule", "run", "nightly"], "POST /v1/schedules/", "run `pandastack schedule runs nightly`"),
+    ] {
+        *program.server.api.unanswered.lock().unwrap() = Some(unanswered.to_owned());
+        let mut command = program.command(args);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        program.server.wait_for_command();
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let told = text(&output.stderr);
+        let line = told.lines().find(|line| line.starts_with("hint: ")).unwrap_or_default();
+        assert_eq!(output.status.code(), Some(130), "{args:?}: {told}");
+        assert!(told.contains("error: interrupted\n") && line.contains(hint), "{args:?}: {told}");
+    }
+}
+
+#[test]
+fn a_first_database_shows_what_it_waits_for_and_a_restore_its_steps() {
+    let program = Program::new();
+    let output = program.run(&["db", "create", "orders"]);
+    assert_eq!(text(&output.stderr), "install Debian packages\nboot\n");
+    assert!(output.status.success() && text(&output.stdout).contains(DATABASE), "{output:?}");
+    let output = program.run(&["db", "restore", DATABASE, "--at", "latest"]);
+    assert_eq!(text(&output.stderr), "Restoring: replaying WAL\n");
+    assert!(output.status.success() && text(&output.stdout).contains("running"), "{output:?}");
+    let asked = program.server.body_of(&format!("POST /v1/databases/{DATABASE}/clone"));
+    assert_eq!(asked["target_time"], "latest");
 }

@@ -23,6 +23,8 @@ pub const PRIVATE: &str = "77777777-0000-4000-8000-000000000001";
 pub const SWITCHED_OFF: &str = "88888888-0000-4000-8000-000000000001";
 pub const SNAPSHOT: &str = "7a0c5a1e-0000-4000-8000-000000000001";
 const BUILD: &str = "b0b0b0b0b0b0b0b0";
+/// Longest wait for a command that was started.
+const WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(60);
 
 #[derive(Default)]
 pub struct Api {
@@ -32,6 +34,8 @@ pub struct Api {
     baked: AtomicBool,
     /// Notified when a command that never ends was requested.
     pub waiting: tokio::sync::Notify,
+    /// Beginning of the method and path of calls that are never answered.
+    pub unanswered: Mutex<Option<String>>,
 }
 
 type Shared = State<Arc<Api>>;
@@ -60,7 +64,8 @@ impl Server {
 
     /// Waits until a command that never ends is requested.
     pub fn wait_for_command(&self) {
-        self.runtime.block_on(self.api.waiting.notified());
+        let asked = async { tokio::time::timeout(WAIT_MAX, self.api.waiting.notified()).await };
+        self.runtime.block_on(asked).expect("the command asks for it");
     }
 
     pub fn calls(&self) -> Vec<String> {
@@ -131,7 +136,12 @@ async fn record(State(api): Shared, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     let bytes = axum::body::to_bytes(body, 64 << 20).await.unwrap();
     let call = format!("{} {}", parts.method, parts.uri);
-    api.calls.lock().unwrap().push((call, String::from_utf8_lossy(&bytes).into_owned()));
+    api.calls.lock().unwrap().push((call.clone(), String::from_utf8_lossy(&bytes).into_owned()));
+    let is_unanswered = api.unanswered.lock().unwrap().as_ref().is_some_and(|begin| call.starts_with(begin));
+    if is_unanswered {
+        api.waiting.notify_one();
+        std::future::pending::<()>().await;
+    }
     let key =
         parts.headers.get("authorization").and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
     if key != Some(KEY) {

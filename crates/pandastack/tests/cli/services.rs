@@ -1,10 +1,13 @@
 //! Answers of the scripted server that do not change: one of everything that there is to read.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use axum::Router;
 use axum::extract::Path;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get};
+use axum::routing::{MethodRouter, delete, get, post};
 use serde_json::{Value, json};
 
 use crate::server::{ID, ago, error, sandbox};
@@ -24,7 +27,6 @@ pub fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
         ("/apps/draft/deploys", json!([])),
         ("/apps/shop/metrics", app_metrics()),
         ("/apps/shop/env", app_env()),
-        ("/databases", items(database())),
         (database_path.as_str(), database()),
         ("/functions", items(function())),
         ("/functions/hello", function()),
@@ -45,6 +47,19 @@ pub fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
         .route("/me/tokens/{name}", delete(remove))
         .route("/apps/shop/env/{name}", delete(remove))
         .route(&database_path, delete(|| async { StatusCode::NO_CONTENT }))
+        .route(&format!("{database_path}/clone"), post(|| async { axum::Json(restoring()) }))
+        .route("/databases", get(|| async { axum::Json(items(database())) }).post(create_database()))
+}
+
+/// The first database of a host waits for its template.
+fn create_database<S: Clone + Send + Sync + 'static>() -> MethodRouter<S> {
+    let is_baked = Arc::new(AtomicBool::new(false));
+    post(move || async move {
+        match is_baked.swap(true, Ordering::SeqCst) {
+            false => error(StatusCode::SERVICE_UNAVAILABLE, "template_baking", "template is being built"),
+            true => (StatusCode::CREATED, axum::Json(database())).into_response(),
+        }
+    })
 }
 
 /// Deletes anything but `kept`, whose error does not contain its name.
@@ -97,6 +112,13 @@ fn database() -> Value {
         "id": DATABASE, "status": "running", "template": "postgres-16", "label": "orders", "created_at": ago(7300),
         "size": "1g", "always_on": false, "protected": true, "sandbox_id": sandbox(ID)["id"], "failover_available": false,
     })
+}
+
+fn restoring() -> Value {
+    let mut database = database();
+    database["status"] = "provisioning".into();
+    database["step"] = "replaying WAL".into();
+    database
 }
 
 fn function() -> Value {

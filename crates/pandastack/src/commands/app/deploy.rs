@@ -18,7 +18,7 @@ use super::{init, source};
 use crate::commands::db;
 use crate::commands::pairs::pairs;
 use crate::commands::sandbox::resolve::resolve;
-use crate::commands::wait::WaitArgs;
+use crate::commands::wait::{WaitArgs, or_interrupt};
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -167,7 +167,9 @@ pub(super) async fn run(client: &Client, args: Args, output: Output) -> Result<E
         output.value(&app, |_| key.clone())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let deployment = start(client, &app, &args, source).await?;
+    let background =
+        format!("if the deployment has started, it continues; `pandastack app deploys {name}` shows it");
+    let deployment = or_interrupt(&background, start(client, &app, &args, source)).await?;
     follow(client, app.id.as_str(), deployment, args.wait, output).await
 }
 

@@ -26,7 +26,7 @@ use super::browser;
 use super::each::{each, show_each};
 use super::runtime::with_client;
 use super::sandbox::keep_awake;
-use super::wait::WaitArgs;
+use super::wait::{WaitArgs, shown};
 use crate::failure::Failure;
 use crate::output::{Output, age};
 use follow::follow;
@@ -206,7 +206,9 @@ async fn remove(client: &Client, app: &str, yes: bool, output: Output) -> Result
         let failure = Failure::new(format!("app `{}` was not deleted: the name does not match", found.name));
         return Err(failure.hint("type the app's name to confirm, or use --yes").into());
     }
-    client.delete_app(found.id.as_str()).await?;
+    let delete = async { Ok(client.delete_app(found.id.as_str()).await?) };
+    let background = "the deletion continues; `pandastack app list` shows when it is done";
+    shown(format!("Deleting app {}", found.name), background, delete).await?;
     Ok(found.name)
 }
 

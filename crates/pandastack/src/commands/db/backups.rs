@@ -53,7 +53,9 @@ pub async fn restore(client: &Client, args: RestoreArgs, output: Output) -> Resu
     let id = resolve(client, &args.database).await?;
     let request =
         CloneDatabase { name: args.name, label: args.label, target_time: Some(args.at), size: None };
-    let mut database = client.branch_database(&id, &request).await?;
+    let begin = async { Ok(client.branch_database(&id, &request).await?) };
+    let background = "if the restore has started, it continues; `pandastack db list` shows it";
+    let mut database = shown("Starting the restore", background, begin).await?;
     if args.wait.waits() {
         let new = database.id.clone();
         let background = format!(

@@ -168,7 +168,9 @@ impl Command {
                 Command::Rm { databases } => {
                     let delete = async |text: &str| {
                         let id = resolve(&client, text).await?;
-                        client.delete_database(&id).await?;
+                        let delete = async { Ok(client.delete_database(&id).await?) };
+                        let background = "the deletion continues; `pandastack db list` shows when it is done";
+                        shown(format!("Deleting database {id}"), background, delete).await?;
                         Ok(id.to_string())
                     };
                     return each(&databases, output, delete).await;
@@ -232,7 +234,10 @@ impl Command {
             }
             Command::ResetPassword { database } => {
                 let id = resolve(client, &database).await?;
-                output.value(&client.reset_database_credentials(&id).await?, details)
+                let reset = async { Ok(client.reset_database_credentials(&id).await?) };
+                let background =
+                    format!("the password is still replaced; `pandastack db url {id}` prints the new one");
+                output.value(&shown("Resetting the password", &background, reset).await?, details)
             }
             Command::Backup { database } => {
                 let id = resolve(client, &database).await?;

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use pandastack_client::Client;
 use pandastack_types::api::{FunctionRunStatus, InvokeFunction};
 
+use crate::commands::wait::shown;
 use crate::failure::{Failure, TIMED_OUT};
 use crate::output::Output;
 
@@ -43,7 +44,9 @@ pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode
             .hint("quote it for the shell, such as '{\"name\": \"you\"}'")
     })?;
     let request = InvokeFunction { input: Some(input), is_async: args.is_async };
-    let run = client.invoke_function(&args.name, &request, args.version.as_deref()).await?;
+    let call = async { Ok(client.invoke_function(&args.name, &request, args.version.as_deref()).await?) };
+    let background = format!("the call continues; to see its result, run `pandastack fn runs {}`", args.name);
+    let run = shown(format!("Calling function {}", args.name), &background, call).await?;
     if output.is_json() || args.is_async {
         output.value(&run, |run| run.id.to_string())?;
     } else {

@@ -4,7 +4,6 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use pandastack_client::Client;
-use pandastack_types::SnapshotId;
 use pandastack_types::api::{
     AttachVolume, Checkpoints, CreateSandbox, OnTimeout, RequiredIsolation, Sandbox,
 };
@@ -13,6 +12,7 @@ use pandastack_types::preview::Visibility;
 
 use crate::commands::create;
 use crate::commands::pairs::pairs;
+use crate::commands::snapshot;
 use crate::output::{Output, age};
 
 /// Arguments.
@@ -26,7 +26,7 @@ pub struct Args {
     template: Option<String>,
     /// Snapshot to create from, instead of a template: ID, unique ID prefix or name
     #[arg(long, value_name = "ID", conflicts_with = "template")]
-    from_snapshot: Option<SnapshotId>,
+    from_snapshot: Option<String>,
     /// Number of vCPUs [default: from the template]
     #[arg(long, value_name = "COUNT", conflicts_with = "from_snapshot")]
     cpu: Option<u32>,
@@ -91,9 +91,13 @@ fn parse_volume(text: &str) -> Result<AttachVolume, String> {
 
 /// Runs the command.
 pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
+    let from_snapshot = match &args.from_snapshot {
+        Some(text) => Some(snapshot::find(client, text).await?),
+        None => None,
+    };
     let request = CreateSandbox {
         template: args.template,
-        from_snapshot: args.from_snapshot,
+        from_snapshot,
         cpu: args.cpu,
         memory_mb: args.memory,
         name: args.name,

@@ -4,10 +4,10 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use pandastack_client::Client;
-use pandastack_types::SnapshotId;
 use pandastack_types::api::Rollback;
 
 use super::resolve::resolve;
+use crate::commands::snapshot;
 use crate::commands::wait::shown;
 use crate::output::Output;
 
@@ -16,14 +16,18 @@ use crate::output::Output;
 pub struct Args {
     /// Sandbox ID, unique ID prefix or name
     id: String,
-    /// Snapshot to restore [default: the newest of this sandbox]
-    snapshot: Option<SnapshotId>,
+    /// Snapshot to restore: ID, unique ID prefix or name [default: the newest of this sandbox]
+    snapshot: Option<String>,
 }
 
 /// Runs the command.
 pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
     let id = resolve(client, &args.id).await?;
-    let request = Rollback { snapshot_id: args.snapshot };
+    let snapshot_id = match &args.snapshot {
+        Some(text) => Some(snapshot::find(client, text).await?),
+        None => None,
+    };
+    let request = Rollback { snapshot_id };
     let roll_back = async { Ok(client.rollback_sandbox(&id, &request).await?) };
     let background = format!("the rollback continues; to see its state, run `pandastack sandbox get {id}`");
     let sandbox = shown("Rolling back", &background, roll_back).await?;

@@ -7,11 +7,12 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use pandastack_client::Client;
+use pandastack_types::BuildId;
 use pandastack_types::api::{Build, BuildStatus, PublishTemplate, Template, TemplateStatus};
-use pandastack_types::{BuildId, SnapshotId};
 
 use super::each::{each, show_each};
 use super::runtime::with_client;
+use super::snapshot;
 use crate::output::{Output, size};
 
 /// Subcommands.
@@ -30,8 +31,8 @@ pub enum Command {
     Build(build::Args),
     /// Publish a snapshot as a template
     Publish {
-        /// Snapshot ID
-        snapshot: SnapshotId,
+        /// Snapshot ID, unique ID prefix or name
+        snapshot: String,
         /// Template name
         #[arg(long)]
         name: String,
@@ -88,8 +89,8 @@ impl Command {
                 }
                 Command::Build(args) => return build::run(&client, args, output).await,
                 Command::Publish { snapshot, name, tag } => {
-                    let request =
-                        PublishTemplate { snapshot_id: snapshot, name, tags: tag, description: None };
+                    let snapshot_id = snapshot::find(&client, &snapshot).await?;
+                    let request = PublishTemplate { snapshot_id, name, tags: tag, description: None };
                     let build = client.publish_template(&request).await?;
                     output.value(&build, |build| format!("template {} is ready", build.name))?;
                 }
