@@ -81,7 +81,7 @@ mod tests {
         }
     }
 
-    /// Runs cells one after the other with this machine's Python; returns their events, and how the kernel ended.
+    /// Runs cells one after the other with this machine's Python; returns their events and the kernel's end.
     fn run_in(preloaded: &str, env: &[(&str, &str)], cells: &[&str]) -> (Vec<Value>, ExitStatus) {
         let mut kernel = Command::new("python3")
             .args(["-u", "-c", FORK, preloaded, PROGRAM])

@@ -94,8 +94,7 @@ pub struct HttpTarget {
 /// Command of a schedule.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CommandTarget {
-    /// Sandbox to run the command in: an ID, a name, or the start of an ID. The schedule keeps the ID.
-    /// Default: a new sandbox from `template`.
+    /// Sandbox to run the command in (ID, name, or the start of an ID). Default: a new one from `template`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_id: Option<SandboxId>,
     /// Template of the new sandbox. Default: `base`.
