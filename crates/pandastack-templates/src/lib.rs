@@ -15,7 +15,8 @@
 //! | `service` | what the service holds, and what this process does right now |
 //! | `ops` | creating, starting, cancelling, publishing, tagging and deleting |
 //! | `runner` | whose turn it is; what is left after a crash |
-//! | `build`, `stage`, `step`, `copy` | one build: its stages, where each stands, and its instructions |
+//! | `build`, `stages`, `stage`, `step`, `copy` | one build: its stages, and its instructions |
+//! | `base`, `image` | what a `FROM` means; images, which are fetched and unpacked in machines |
 //! | `plan`, `scope`, `key` | steps in one form; variables and configuration; keys of layers. Pure |
 //! | `machines`, `context` | builder machines, and the machine that holds the files of a build |
 //! | `ready` | when a start command is ready |
@@ -28,12 +29,14 @@
 
 #![forbid(unsafe_code)]
 
+mod base;
 mod build;
 mod build_error;
 pub mod build_routes;
 pub mod catalogue;
 mod context;
 mod copy;
+mod image;
 mod key;
 mod log;
 mod machines;
@@ -46,6 +49,7 @@ pub mod runner;
 mod scope;
 mod service;
 mod stage;
+mod stages;
 mod step;
 mod view;
 
