@@ -15,8 +15,8 @@
 //! | `service` | the service's state, and work in progress of this process |
 //! | `ops` | creating, starting, cancelling, publishing, tagging and deleting |
 //! | `runner` | scheduling; recovery after a crash |
-//! | `build`, `stage`, `step`, `copy` | one build: its stages, their progress, and its instructions
-//! |
+//! | `build`, `stages`, `stage`, `step`, `copy` | one build: its stages, and its instructions |
+//! | `base`, `image` | the base that a `FROM` names; images, which machines fetch and unpack |
 //! | `plan`, `scope`, `key` | steps in one form; variables and configuration; keys of layers. Pure |
 //! | `machines`, `context` | builder machines, and the machine that holds the files of a build |
 //! | `ready` | when a start command is ready |
@@ -29,12 +29,14 @@
 
 #![forbid(unsafe_code)]
 
+mod base;
 mod build;
 mod build_error;
 pub mod build_routes;
 pub mod catalogue;
 mod context;
 mod copy;
+mod image;
 mod key;
 mod log;
 mod machines;
@@ -47,6 +49,7 @@ pub mod runner;
 mod scope;
 mod service;
 mod stage;
+mod stages;
 mod step;
 mod view;
 

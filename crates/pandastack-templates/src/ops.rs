@@ -10,8 +10,13 @@ use pandastack_store::clock::now;
 use pandastack_store::templates::{
     BuildRecord, BuildSpec, BuildState, LATEST, TagRecord, TemplateRecord, TemplateSpec,
 };
-use pandastack_types::api::{CreateBuild, ImageConfig, PublishTemplate, SnapshotKind, StartBuild};
-use pandastack_types::limits::{TAGS_PER_TEMPLATE_MAX, TEMPLATE_DESCRIPTION_BYTES_MAX};
+use pandastack_types::api::{
+    CreateBuild, ImageConfig, PublishTemplate, RegistryCredentials, SnapshotKind, StartBuild,
+};
+use pandastack_types::limits::{
+    BUILD_REGISTRIES_MAX, REGISTRY_CREDENTIAL_BYTES_MAX, TAGS_PER_TEMPLATE_MAX,
+    TEMPLATE_DESCRIPTION_BYTES_MAX,
+};
 use pandastack_types::{BuildId, Error, ErrorCode, Result, TemplateId, WorkspaceId};
 
 use crate::build_error::{BuildError, CANCELLED};
@@ -104,9 +109,32 @@ fn check_description(text: Option<&str>) -> Result<()> {
 
 fn check_start(start: &StartBuild) -> Result<()> {
     plan::check(&start.steps)?;
+    check_registries(&start.registries)?;
     pandastack_dockerfile::parse(&start.dockerfile)
         .map(drop)
         .map_err(|error| Error::bad_request(error.to_string()))
+}
+
+fn check_registries(registries: &[RegistryCredentials]) -> Result<()> {
+    if registries.len() > BUILD_REGISTRIES_MAX {
+        let message =
+            format!("`registries` must be at most {BUILD_REGISTRIES_MAX}, not {}", registries.len());
+        return Err(Error::bad_request(message));
+    }
+    let is_valid =
+        |text: &str| !text.is_empty() && text.len() <= REGISTRY_CREDENTIAL_BYTES_MAX && !text.contains('\0');
+    let is_usable = |one: &RegistryCredentials| {
+        [&one.registry, &one.username, &one.password].into_iter().all(|text| is_valid(text))
+            && !one.username.contains(':')
+    };
+    match registries.iter().position(|one| !is_usable(one)) {
+        Some(index) => Err(Error::bad_request(format!(
+            "entry {} of `registries` needs a `registry`, a `username` without a colon and a `password`, \
+             each of at most {REGISTRY_CREDENTIAL_BYTES_MAX} bytes",
+            index + 1
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// The template of that name, created if it does not exist.

@@ -65,6 +65,17 @@ impl Head {
         key: &str,
         name: &str,
     ) -> Result<SnapshotId, BuildError> {
+        self.save_as(build, &[key.to_owned()], name, &ImageConfig::default()).await
+    }
+
+    /// The same, under several keys and with the settings of an image.
+    pub(crate) async fn save_as(
+        &mut self,
+        build: &Build<'_>,
+        keys: &[String],
+        name: &str,
+        config: &ImageConfig,
+    ) -> Result<SnapshotId, BuildError> {
         let machine = self.machine(build).await?;
         let snapshot = match machines::snapshot(machine, name).await {
             Err(error) if error.code == ErrorCode::QuotaExceeded => {
@@ -75,14 +86,7 @@ impl Head {
             }
             taken => taken?.id,
         };
-        let layer = LayerRecord {
-            workspace: build.record.workspace.clone(),
-            key: key.to_owned(),
-            snapshot: snapshot.clone(),
-            used_at: now(),
-            config: ImageConfig::default(),
-        };
-        build.templates.store.put_layer(&layer).await?;
+        note(build, &snapshot, keys, config).await?;
         self.origin = Origin::Snapshot(snapshot.clone());
         Ok(snapshot)
     }
@@ -98,4 +102,24 @@ impl Head {
         }
         Ok(())
     }
+}
+
+/// Records a snapshot as a layer, under each of its keys.
+pub(crate) async fn note(
+    build: &Build<'_>,
+    snapshot: &SnapshotId,
+    keys: &[String],
+    config: &ImageConfig,
+) -> Result<(), BuildError> {
+    for key in keys {
+        let layer = LayerRecord {
+            workspace: build.record.workspace.clone(),
+            key: key.clone(),
+            snapshot: snapshot.clone(),
+            used_at: now(),
+            config: config.clone(),
+        };
+        build.templates.store.put_layer(&layer).await?;
+    }
+    Ok(())
 }

@@ -6,10 +6,9 @@ use pandastack_dockerfile::{Instruction, RunStep};
 use pandastack_sandboxes::machine::LineSink;
 use pandastack_store::clock::now;
 use pandastack_types::api::{ExecRequest, StartProcess};
-use tokio::time::Instant as Deadline;
 
 use crate::build::Build;
-use crate::build_error::{BuildError, TOO_LONG};
+use crate::build_error::BuildError;
 use crate::copy;
 use crate::key;
 use crate::log::StepLog;
@@ -148,14 +147,5 @@ pub(crate) fn command(scope: &Scope, argv: Vec<String>, seconds: u64) -> StartPr
         },
         tag: Some(STEP_TAG.to_owned()),
         ..StartProcess::default()
-    }
-}
-
-/// Time left until a deadline; an error if no time is left.
-pub(crate) fn time_left(deadline: Deadline) -> Result<std::time::Duration, BuildError> {
-    let left = deadline.saturating_duration_since(Deadline::now());
-    match left.is_zero() {
-        true => Err(BuildError::new(TOO_LONG)),
-        false => Ok(left),
     }
 }

@@ -40,7 +40,12 @@ pub enum MirrorKind {
     Cargo,
     /// Go: a module proxy.
     Go,
+    /// Template builds: a registry in the place of Docker Hub.
+    Oci,
 }
+
+const MIRROR_KINDS: [MirrorKind; 6] =
+    [MirrorKind::Pip, MirrorKind::Npm, MirrorKind::Apt, MirrorKind::Cargo, MirrorKind::Go, MirrorKind::Oci];
 
 /// Address of a mirror: `http` or `https`, without a slash at its end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,7 +65,7 @@ pub struct Mirror {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MirrorError {
     /// The package manager is unknown.
-    #[error("invalid mirror `{0}`; write TOOL=URL with pip, npm, apt, cargo or go as the tool")]
+    #[error("invalid mirror `{0}`; write TOOL=URL with pip, npm, apt, cargo, go or oci as the tool")]
     Kind(String),
     /// The address cannot be used.
     #[error("invalid mirror URL `{0}`; write http://HOST/PATH or https://HOST/PATH")]
@@ -87,6 +92,7 @@ impl MirrorKind {
             MirrorKind::Apt => "apt",
             MirrorKind::Cargo => "cargo",
             MirrorKind::Go => "go",
+            MirrorKind::Oci => "oci",
         }
     }
 }
@@ -160,8 +166,7 @@ impl FromStr for Mirror {
     fn from_str(text: &str) -> Result<Self, MirrorError> {
         let refuse = || MirrorError::Kind(text.chars().take(80).collect());
         let (kind, url) = text.split_once('=').ok_or_else(refuse)?;
-        let kinds = [MirrorKind::Pip, MirrorKind::Npm, MirrorKind::Apt, MirrorKind::Cargo, MirrorKind::Go];
-        let kind = kinds.into_iter().find(|known| known.as_str() == kind).ok_or_else(refuse)?;
+        let kind = MIRROR_KINDS.into_iter().find(|known| known.as_str() == kind).ok_or_else(refuse)?;
         Ok(Mirror { kind, url: url.parse()? })
     }
 }
@@ -195,6 +200,8 @@ impl GuestSettings {
                     set("YARN_NPM_REGISTRY_SERVER", url.as_str());
                 }
                 MirrorKind::Go => set("GOPROXY", url.as_str()),
+                // Read by the program that fetches images of template builds.
+                MirrorKind::Oci => set("PANDASTACK_OCI_MIRROR", url.as_str()),
                 // These read files only: [`Self::cargo_config`], and `sources.list`.
                 MirrorKind::Cargo | MirrorKind::Apt => {}
             }
@@ -243,6 +250,7 @@ mod tests {
             "apt=https://apt.corp/debian",
             "cargo=https://crates.corp/index",
             "go=https://go.corp",
+            "oci=https://hub.corp",
         ];
         let all = settings(&mirrors, Some("PEM"));
         let env = all.environment();
@@ -251,6 +259,7 @@ mod tests {
             ("UV_DEFAULT_INDEX", "https://pypi.corp/simple"),
             ("npm_config_registry", "https://npm.corp/"),
             ("GOPROXY", "https://go.corp"),
+            ("PANDASTACK_OCI_MIRROR", "https://hub.corp"),
             ("SSL_CERT_FILE", GUEST_CA_FILE),
             ("REQUESTS_CA_BUNDLE", GUEST_CA_FILE),
             ("NODE_EXTRA_CA_CERTS", GUEST_OWN_CA_FILE),
@@ -260,7 +269,8 @@ mod tests {
         assert!(!env.contains_key("PIP_TRUSTED_HOST"), "its certificate is checked");
         assert!(all.cargo_config().unwrap().contains("\"sparse+https://crates.corp/index/\""));
         assert_eq!(all.apt_mirror().as_deref(), Some("https://apt.corp"));
-        assert_eq!(all.mirror_hosts(), ["pypi.corp", "npm.corp", "apt.corp", "crates.corp", "go.corp"]);
+        let hosts = ["pypi.corp", "npm.corp", "apt.corp", "crates.corp", "go.corp", "hub.corp"];
+        assert_eq!(all.mirror_hosts(), hosts);
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod failure;
 pub mod grant;
 pub mod guests;
 mod id;
+pub mod image;
 mod invalid_value;
 pub mod limits;
 pub mod link;

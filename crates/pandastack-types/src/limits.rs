@@ -371,6 +371,10 @@ pub const TEMPLATE_BUILD_SECONDS_MAX: u64 = 2 * 3600;
 pub const TEMPLATE_READY_SECONDS_MAX: u64 = 300;
 /// Bytes of one upload of a build's files. Beyond it: 413 `body_too_large`.
 pub const BUILD_CONTEXT_BYTES_MAX: u64 = 2 * 1024 * 1024 * 1024;
+/// Registries that a build may have credentials for. Beyond it: 400 `bad_request`.
+pub const BUILD_REGISTRIES_MAX: usize = 20;
+/// Bytes of a registry's host name, user name or password. Beyond it: 400 `bad_request`.
+pub const REGISTRY_CREDENTIAL_BYTES_MAX: usize = 16 * 1024;
 /// Lines of a build's log; further output of commands is dropped.
 pub const BUILD_LOG_LINES_MAX: u64 = 50_000;
 /// Bytes of a line of a build's log; the rest is dropped.

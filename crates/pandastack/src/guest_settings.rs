@@ -18,8 +18,8 @@ pub struct GuestArgs {
     /// PEM file with certificate authorities that programs in sandboxes trust [default: none]
     #[arg(long = "guest-ca-bundle", env = "PANDASTACK_GUEST_CA_BUNDLE", value_name = "FILE")]
     ca_bundle: Option<PathBuf>,
-    /// Package mirror for all sandboxes, with pip, npm, apt, cargo or go as TOOL; can be repeated [default:
-    /// none]
+    /// Package mirror for all sandboxes, with pip, npm, apt, cargo, go or oci as TOOL; can be repeated
+    /// [default: none]
     #[arg(
         long = "guest-mirror",
         env = "PANDASTACK_GUEST_MIRRORS",

@@ -109,6 +109,7 @@ export class TemplatesAPI {
       start_command: options.startCommand,
       ready: options.ready,
       no_cache: options.noCache,
+      registries: options.registries,
     });
     if (directory === undefined) {
       return buildOf((await this.#transport.send(post("/templates/builds", { ...begin, start }))).record());

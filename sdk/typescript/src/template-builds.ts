@@ -48,4 +48,6 @@ export interface BuildTemplateOptions {
   memoryMb?: number;
   /** Run every step, though an earlier build did. */
   noCache?: boolean;
+  /** Credentials for the registries of images in `FROM`. */
+  registries?: { registry: string; username: string; password: string }[];
 }

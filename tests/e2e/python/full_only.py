@@ -25,6 +25,7 @@ _PAGES = (
     "docs/reference/functions.md", "docs/reference/previews.md", "docs/tutorials/first-agent.md",
     "docs/tutorials/first-app.md", "docs/tutorials/first-database.md", "README.md", "sdk/python/README.md",
 )
+_IMAGE = "one more image; one is always built, control and the scripts have tests of the rest"
 _GIT_KILL = "builds for a minute; test_apps_crash.py kills the same servers at named steps"
 
 _ALWAYS = {
@@ -77,6 +78,11 @@ FULL_ONLY: Dict[str, str] = {
     **{f"test_docs.py::test_page_examples_run_as_shown[{page}]": _PAGE for page in _PAGES},
     "test_function_calls.py::test_a_function_gets_the_memory_it_requests":
         "bakes a size for functions; test_sizes.py has one for sandboxes",
+    **{f"test_image_builds.py::{test}": _IMAGE for test in (
+        "test_an_unchanged_image_is_not_fetched_and_a_moved_tag_is", "test_an_image_without_a_shell",
+        "test_an_archive_of_docker_save", "test_bad_images_are_named_and_leave_nothing",
+        "test_the_builder_of_e2b_starts_from_an_image",
+    )},
     "test_sizes.py::test_a_large_machine_under_load_forks_sleeps_and_rolls_back":
         "holds much memory through four copies; test_time_travel.py and test_copies.py have small machines",
     "test_sizes.py::test_forks_of_forks_ten_deep": "large machines; test_copies.py has small ones, ten deep",

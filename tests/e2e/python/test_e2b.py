@@ -473,9 +473,12 @@ MISSING: Dict[str, Any] = {
         lambda: create(network={"rules": {"a.com": [{"transform": {"headers": {"X": "1"}}}]}}),
     ),
     "volumes": ("use the calls of this server instead: [volumes](volumes.md)", lambda: e2b.Volume.create("v")),
-    "building from images of registries": (
-        "start from a template: `from_template`, `from_base_image`",
-        lambda: e2b.Template.build(e2b.Template().from_image("debian:12"), f"e2e-{uuid.uuid4().hex[:8]}"),
+    "credentials of AWS": (
+        "use `from_image` with the user `AWS` and the output of `aws ecr get-login-password`",
+        lambda: e2b.Template.build(
+            e2b.Template().from_aws_registry("1.dkr.ecr.test/a", "key", "secret", "test"),
+            f"e2e-{uuid.uuid4().hex[:8]}",
+        ),
     ),
     "languages other than Python": (
         "not implemented yet",

@@ -68,7 +68,7 @@ def openssl(directory: Path, *words: str) -> None:
     subprocess.run(["openssl", *words], cwd=directory, check=True, capture_output=True)
 
 
-def certificates(directory: Path) -> None:
+def certificates(directory: Path, host: str = HOST) -> None:
     """An authority in `ca.pem`, and a certificate of it in `server.pem`."""
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
     # Python 3.13 refuses authorities without a key usage, and certificates that do not name their authority's
@@ -76,8 +76,8 @@ def certificates(directory: Path) -> None:
     may_sign = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")
     authority = ("-subj", "/CN=e2e authority", *may_sign, "-keyout", "ca.key", "-out", "ca.pem")
     openssl(directory, "req", "-x509", *key, "-days", "2", *authority)
-    openssl(directory, "req", *key, "-subj", f"/CN={HOST}", "-keyout", "server.key", "-out", "server.csr")
-    (directory / "names").write_text(f"subjectAltName=DNS:{HOST}\nauthorityKeyIdentifier=keyid\n")
+    openssl(directory, "req", *key, "-subj", f"/CN={host}", "-keyout", "server.key", "-out", "server.csr")
+    (directory / "names").write_text(f"subjectAltName=DNS:{host}\nauthorityKeyIdentifier=keyid\n")
     sign = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names")
     openssl(directory, "x509", "-req", "-in", "server.csr", *sign, "-out", "server.crt")
     parts = [(directory / name).read_text() for name in ("server.key", "server.crt")]

@@ -172,8 +172,35 @@ async fn failing_and_forced_steps_are_identified_by_number() {
 
     // A missing base is reported as a failure of the step `base`.
     let ids = begin(&world, json!({"name": "mine"})).await;
-    start(&world, &ids, json!({"fromTemplate": "nothing", "steps": [run("one", false)]})).await.expect(202);
+    start(&world, &ids, json!({"fromImage": "missing", "steps": [run("one", false)]})).await.expect(202);
     assert_eq!(followed(&world, &ids).await.0["reason"]["step"], "base");
+}
+
+#[tokio::test]
+async fn an_image_gets_the_user_of_these_clients() {
+    let world = World::start().await;
+    let agent = world.agent("host-a", 8192).await;
+    let ids = begin(&world, json!({"name": "mine"})).await;
+    let login = json!({"type": "registry", "username": "me", "password": "s3cret"});
+    let steps = json!([{"type": "RUN", "args": ["one"]}]);
+    let body = json!({"fromImage": "ghcr.io/team/app:v1", "fromImageRegistry": login, "steps": steps});
+    start(&world, &ids, body).await.expect(202);
+    let (ended, messages) = followed(&world, &ids).await;
+    assert_eq!(ended["status"], "ready", "{messages:?}");
+    let commands = commands(&agent);
+    let fetch: Value = serde_json::from_str(commands[0]["stdin"].as_str().unwrap()).unwrap();
+    assert_eq!(
+        (&fetch["registry"], &fetch["credentials"]["password"]),
+        (&json!("ghcr.io"), &json!("s3cret"))
+    );
+    let add_user = commands.iter().find(|body| body["argv"][0] == "/bin/sh").unwrap();
+    assert_eq!(add_user["user"], "root");
+    assert!(add_user["argv"][2].as_str().unwrap().contains("useradd"));
+    let one = commands.last().unwrap();
+    assert_eq!(
+        (&one["argv"][3], &one["user"], &one["cwd"]),
+        (&json!("one"), &json!("user"), &json!("/home/user"))
+    );
 }
 
 #[tokio::test]
@@ -181,7 +208,9 @@ async fn an_invalid_build_start_fails_the_build() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
     for (body, status, part) in [
-        (json!({"fromImage": "debian:12", "steps": []}), 501, "images of registries"),
+        (json!({"fromImage": "Debian", "steps": []}), 400, "invalid image"),
+        (json!({"fromImage": "a", "fromImageRegistry": {"type": "aws"}}), 501, "AWS"),
+        (json!({"fromTemplate": "nothing", "steps": []}), 404, "`nothing` not found"),
         (json!({"fromTemplate": "base", "steps": [{"type": "ADD", "args": ["a"]}]}), 400, "step 1: `ADD`"),
         (
             json!({"fromTemplate": "base", "steps": [{"type": "ENV", "args": ["A B", "1"]}]}),

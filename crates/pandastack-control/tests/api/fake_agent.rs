@@ -60,6 +60,8 @@ pub struct Inner {
     pub unbaked: bool,
     /// Image key of its templates.
     pub image_key: &'static str,
+    /// Changes the digest of images in registries.
+    pub image_push: u64,
     /// Data calls that arrived: method, and path with query.
     pub seen: Vec<String>,
     pub build_lines: Vec<String>,

@@ -27,6 +27,14 @@ pub(crate) async fn exec(
                            "truncated": false}))
         .into_response();
     }
+    if request["argv"][7] == "/srv/pull/pull.py" {
+        let push = agent.lock().image_push;
+        return Json(
+            json!({"stdout": resolved(&request, push), "stderr": "", "exit_code": 0, "duration_ms": 3,
+                           "truncated": false}),
+        )
+        .into_response();
+    }
     match request["cmd"].as_str() {
         Some("hang") => std::future::pending().await,
         Some("sleep") => refuse(ErrorCode::ExecTimeout, "timeout: the command was killed after 1 s"),
@@ -53,6 +61,19 @@ fn selected(request: &Value) -> String {
         _ => json!([{"owner": "", "path": "/srv/out/0.tar"}]),
     };
     json!({"sum": sum, "archives": archives}).to_string()
+}
+
+/// Response of the script that finds images: an image of two layers, unless its name says otherwise.
+fn resolved(request: &Value, push: u64) -> String {
+    let input: Value = serde_json::from_str(request["stdin"].as_str().unwrap()).unwrap();
+    let name = input["name"].as_str().unwrap();
+    if name.contains("missing") {
+        return json!({"error": "image `missing` has no `latest`"}).to_string();
+    }
+    let config = json!({"env": {"IMAGE": "yes"}, "user": "app", "workdir": "/work", "cmd": ["/run"]});
+    let (sums, number) = (["sha256:one", "sha256:two"], 1000 * push + name.len() as u64);
+    let digest = format!("sha256:{number:064}");
+    json!({"digest": digest, "config": config, "diff_ids": sums, "bytes": 9}).to_string()
 }
 
 struct NotifyOnDrop(Arc<Notify>);

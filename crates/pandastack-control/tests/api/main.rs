@@ -21,6 +21,7 @@ mod forks;
 mod fuzz;
 mod harness;
 mod hosts;
+mod image_builds;
 mod input;
 mod keys;
 mod lifetimes;

@@ -116,7 +116,7 @@ async fn a_failed_step_is_reported_and_cleaned_up() {
     assert!(agent.lock().snapshots.is_empty());
     world.post("/v1/sandboxes", json!({"template": "mine"})).await.refused(404, "not_found");
     for (dockerfile, part) in [
-        ("FROM nothing-here", "not found"),
+        ("FROM missing-here", "not found"),
         ("FROM --platform=linux/arm64 base", "linux/arm64"),
         ("FROM base\nRUN --network=none a", "--network=none"),
         ("FROM base\nCOPY --from=later a b", "not an earlier stage"),

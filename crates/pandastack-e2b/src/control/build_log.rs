@@ -131,11 +131,11 @@ mod tests {
         for (line, level, step, message) in [
             ("#1 [1/7] FROM base", "info", "base", "[base] FROM base"),
             ("#3 [3/7] USER user", "debug", "base", "[base] USER user"),
-            ("#5 [5/7] RUN echo [x]", "info", "1", "[1/3] RUN echo [x]"),
-            ("#5 0.512 the output", "info", "1", "the output"),
-            ("#5 0.512 ", "info", "1", ""),
-            ("#6 DONE 2.1s", "debug", "2", "DONE 2.1s"),
-            ("#6 ERROR: the command failed", "error", "2", "ERROR: the command failed"),
+            ("#7 [7/9] RUN echo [x]", "info", "1", "[1/3] RUN echo [x]"),
+            ("#7 0.512 the output", "info", "1", "the output"),
+            ("#7 0.512 ", "info", "1", ""),
+            ("#8 DONE 2.1s", "debug", "2", "DONE 2.1s"),
+            ("#8 ERROR: the command failed", "error", "2", "ERROR: the command failed"),
             ("failed: step 5", "error", "", "failed: step 5"),
             ("template mine is ready", "info", "", "template mine is ready"),
         ] {
@@ -148,8 +148,8 @@ mod tests {
     fn a_failure_names_the_clients_step_number() {
         let mut build: Build = serde_json::from_value(json!({
             "id": "b", "name": "mine", "status": "failed", "phase": "failed", "started_at": "2026-01-01T00:00:00Z",
-            "error": "step 6 (`RUN exit 3`): the command failed with exit code 3",
-            "failure": { "step": 6, "instruction": "RUN exit 3", "exit_code": 3, "output": ["last words"] },
+            "error": "step 8 (`RUN exit 3`): the command failed with exit code 3",
+            "failure": { "step": 8, "instruction": "RUN exit 3", "exit_code": 3, "output": ["last words"] },
         }))
         .unwrap();
         let shown = reason(&build);

@@ -1,19 +1,30 @@
 //! Steps of E2B's builder as steps of a native build. Pure.
 
-use pandastack_types::api::{BuildCopy, BuildRun, BuildStep, ImageConfig, ReadyCheck, StartBuild};
+use pandastack_types::api::{
+    BuildCopy, BuildRun, BuildStep, ImageConfig, ReadyCheck, RegistryCredentials, StartBuild,
+};
+use pandastack_types::image::ImageReference;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::json::is_empty;
 use crate::error::{RestError, RestResult};
 use crate::user::DEFAULT_USER;
 
-/// Instructions before the client's first step: `FROM`, the shell, the user and the directory.
-pub(super) const PREAMBLE_STEPS: usize = 4;
+/// Instructions before the client's first step: `FROM`, what adds the user to an image, the shell, the user
+/// and the directory.
+pub(super) const PREAMBLE_STEPS: usize = 6;
 /// The shell of E2B's builder.
 const SHELL: &str = r#"SHELL ["/bin/bash", "-l", "-c"]"#;
 /// E2B's images that are templates here.
 const IMAGES: [(&str, &str); 2] = [("e2bdev/base", "base"), ("e2bdev/code-interpreter", "code-interpreter")];
+/// Adds the user and the shell that these clients count on, unless the image has them.
+const ADD_USER: &str = "set -e
+[ -x /bin/bash ] || apk add --no-cache bash
+id -u user >/dev/null 2>&1 || if command -v useradd >/dev/null; then useradd -m -s /bin/bash user
+else adduser -D -s /bin/bash user; fi
+[ ! -d /etc/sudoers.d ] || echo 'user ALL=(ALL) NOPASSWD:ALL' > /etc/sudoers.d/user";
+/// User name for which a registry of Google takes the key of a service account.
+const GOOGLE_KEY_USER: &str = "_json_key";
 
 /// Request body that starts a build.
 #[derive(Debug, Default, Deserialize)]
@@ -21,7 +32,7 @@ const IMAGES: [(&str, &str); 2] = [("e2bdev/base", "base"), ("e2bdev/code-interp
 pub(super) struct StartRequest {
     from_image: Option<String>,
     from_template: Option<String>,
-    from_image_registry: Option<Value>,
+    from_image_registry: Option<Registry>,
     steps: Option<Vec<Step>>,
     start_cmd: Option<String>,
     ready_cmd: Option<String>,
@@ -36,50 +47,119 @@ struct Step {
     force: Option<bool>,
 }
 
-/// The base of a build.
+/// Credentials for the registry of an image.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Registry {
+    r#type: String,
+    username: String,
+    password: String,
+    /// Key of a service account: JSON, as text or as it is.
+    service_account_json: Value,
+}
+
+impl std::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Registry").field("type", &self.r#type).finish_non_exhaustive()
+    }
+}
+
+/// What a request names as its base.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum BaseName {
+    /// A template.
+    Template(String),
+    /// An image of a registry.
+    Image(ImageReference),
+}
+
+/// What a build starts from.
 #[derive(Debug, Clone)]
-pub(super) struct Base {
-    /// Name of the template.
-    pub(super) from: String,
-    /// Settings of a template of the workspace; `None` for a template of the platform.
-    pub(super) config: Option<ImageConfig>,
+pub(super) enum Base {
+    /// A template that comes with the platform.
+    Platform(String),
+    /// A template of the workspace, with its settings.
+    Workspace(String, ImageConfig),
+    /// An image of a registry.
+    Image(ImageReference),
+}
+
+impl Base {
+    /// The first instructions. The shell, repeated, keeps their number.
+    fn preamble(&self) -> Vec<String> {
+        let own = || vec![format!("USER {DEFAULT_USER}"), format!("WORKDIR /home/{DEFAULT_USER}")];
+        let (from, first, last) = match self {
+            // As in E2B's images.
+            Self::Platform(name) => (name.clone(), Vec::new(), own()),
+            // It has its own user and directory.
+            Self::Workspace(name, _) => (name.clone(), Vec::new(), Vec::new()),
+            Self::Image(image) => {
+                let run = format!("RUN {}", serde_json::json!(["/bin/sh", "-c", ADD_USER]));
+                (image.to_string(), vec!["USER root".to_owned(), run], own())
+            }
+        };
+        let shells = PREAMBLE_STEPS - 1 - first.len() - last.len();
+        let shells = std::iter::repeat_n(SHELL.to_owned(), shells);
+        std::iter::once(format!("FROM {from}")).chain(first).chain(shells).chain(last).collect()
+    }
+
+    /// The user of the first step.
+    fn user(&self) -> Option<String> {
+        match self {
+            Self::Platform(_) | Self::Image(_) => Some(DEFAULT_USER.to_owned()),
+            Self::Workspace(_, config) => config.user.clone(),
+        }
+    }
 }
 
 impl StartRequest {
-    /// The template to start from.
-    pub(super) fn base_name(&self) -> RestResult<String> {
+    /// The template or image to start from.
+    pub(super) fn base_name(&self) -> RestResult<BaseName> {
         let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
         if let Some(template) = given(&self.from_template) {
-            return Ok(template);
+            return Ok(BaseName::Template(template));
         }
         let Some(image) = given(&self.from_image) else {
             return Err(RestError::bad_request("`fromImage` or `fromTemplate` is missing; name one"));
         };
         let name = image.split_once(':').map_or(image.as_str(), |(name, _)| name);
         let known = IMAGES.iter().find(|(theirs, _)| *theirs == name);
-        match known {
-            Some((_, ours)) if self.from_image_registry.as_ref().is_none_or(is_empty) => {
-                Ok((*ours).to_owned())
-            }
-            _ => Err(RestError::unsupported("images of registries are")),
+        if let (Some((_, ours)), None) = (known, self.registry()) {
+            return Ok(BaseName::Template((*ours).to_owned()));
         }
+        let image = image.parse::<ImageReference>();
+        image.map(BaseName::Image).map_err(|error| RestError::bad_request(format!("`fromImage`: {error}")))
+    }
+
+    fn registry(&self) -> Option<&Registry> {
+        self.from_image_registry.as_ref().filter(|registry| !registry.r#type.is_empty())
+    }
+
+    /// Credentials for an image.
+    fn credentials(&self, image: &ImageReference) -> RestResult<Vec<RegistryCredentials>> {
+        let Some(given) = self.registry() else { return Ok(Vec::new()) };
+        let (username, password) = match given.r#type.as_str() {
+            "registry" => (given.username.clone(), given.password.clone()),
+            "gcp" => {
+                let key = &given.service_account_json;
+                let key = key.as_str().map_or_else(|| key.to_string(), str::to_owned);
+                (GOOGLE_KEY_USER.to_owned(), key)
+            }
+            "aws" => return Err(RestError::unsupported("credentials for AWS registries are")),
+            _ => return Err(RestError::bad_request("`fromImageRegistry` has an unknown `type`")),
+        };
+        Ok(vec![RegistryCredentials { registry: image.registry.clone(), username, password }])
     }
 }
 
 /// The native request.
 pub(super) fn translate(wanted: StartRequest, base: &Base) -> RestResult<StartBuild> {
-    let (own_user, own_workdir) = match &base.config {
-        // The defaults of E2B's images.
-        None => (format!("USER {DEFAULT_USER}"), format!("WORKDIR /home/{DEFAULT_USER}")),
-        // The template has its own settings. The shell instruction, repeated, keeps the number of
-        // instructions.
-        Some(_) => (SHELL.to_owned(), SHELL.to_owned()),
+    let dockerfile = base.preamble().join("\n") + "\n";
+    let registries = match base {
+        Base::Image(image) => wanted.credentials(image)?,
+        Base::Platform(_) | Base::Workspace(..) => Vec::new(),
     };
-    let dockerfile = format!("FROM {}\n{SHELL}\n{own_user}\n{own_workdir}\n", base.from);
-    let mut user = match &base.config {
-        None => Some(DEFAULT_USER.to_owned()),
-        Some(config) => config.user.clone(),
-    };
+    let mut user = base.user();
     let mut steps = Vec::new();
     for (index, step) in wanted.steps.unwrap_or_default().iter().enumerate() {
         let native = native_step(step, user.as_deref())
@@ -96,6 +176,7 @@ pub(super) fn translate(wanted: StartRequest, base: &Base) -> RestResult<StartBu
         no_cache: wanted.force.unwrap_or_default(),
         start_command: given(wanted.start_cmd),
         ready: given(wanted.ready_cmd).map(ReadyCheck::Command),
+        registries,
         ..StartBuild::default()
     })
 }
@@ -149,7 +230,11 @@ mod tests {
     }
 
     fn platform() -> Base {
-        Base { from: "base".to_owned(), config: None }
+        Base::Platform("base".to_owned())
+    }
+
+    fn image(name: &str) -> BaseName {
+        BaseName::Image(name.parse().unwrap())
     }
 
     #[test]
@@ -169,7 +254,7 @@ mod tests {
             ],
             "startCmd": "python3 -m http.server", "readyCmd": "curl -s localhost:8000",
         }));
-        assert_eq!(wanted.base_name().unwrap(), "base");
+        assert_eq!(wanted.base_name().unwrap(), BaseName::Template("base".to_owned()));
         let start = translate(wanted, &platform()).unwrap();
         assert_eq!(start.dockerfile.lines().count(), PREAMBLE_STEPS);
         assert!(
@@ -200,7 +285,7 @@ mod tests {
     #[test]
     fn a_workspace_template_keeps_its_user_and_directory() {
         let config = ImageConfig { user: Some("app".to_owned()), ..ImageConfig::default() };
-        let base = Base { from: "mine:v1".to_owned(), config: Some(config) };
+        let base = Base::Workspace("mine:v1".to_owned(), config);
         let wanted = json!({ "fromTemplate": "mine:v1", "force": true, "readyCmd": "",
                              "steps": [{ "type": "COPY", "args": ["a", "b", "", ""] }] });
         let start = translate(request(wanted), &base).unwrap();
@@ -222,9 +307,38 @@ mod tests {
             "step 2: ENV takes names and values in turn"
         );
         assert!(refused(json!({ "type": "ADD", "args": ["a"] })).contains("`ADD` is not supported"));
-        assert_eq!(request(json!({ "fromImage": "debian:12" })).base_name().unwrap_err().status, 501);
         assert_eq!(request(json!({})).base_name().unwrap_err().status, 400);
-        let private = json!({ "fromImage": "e2bdev/base", "fromImageRegistry": { "type": "registry" } });
-        assert_eq!(request(private).base_name().unwrap_err().status, 501);
+        assert_eq!(request(json!({ "fromImage": "Debian" })).base_name().unwrap_err().status, 400);
+    }
+
+    #[test]
+    fn images_of_registries_get_the_user_of_these_clients() {
+        let base_name = |json| request(json).base_name().unwrap();
+        assert_eq!(base_name(json!({ "fromImage": "debian:12" })), image("docker.io/library/debian:12"));
+        let login = json!({ "type": "registry", "username": "me", "password": "s3cret" });
+        let private = json!({ "fromImage": "e2bdev/base", "fromImageRegistry": login });
+        assert_eq!(base_name(private), image("docker.io/e2bdev/base:latest"));
+
+        let start = |registry: Value| {
+            let base = Base::Image("ghcr.io/team/app".parse().unwrap());
+            translate(request(json!({ "fromImageRegistry": registry })), &base)
+        };
+        let plain = start(json!({})).unwrap();
+        assert!(plain.dockerfile.starts_with("FROM ghcr.io/team/app:latest\nUSER root\nRUN [\"/bin/sh\","));
+        assert_eq!((plain.dockerfile.lines().count(), plain.registries.len()), (PREAMBLE_STEPS, 0));
+        let credentials = |registry| {
+            let given = start(registry).unwrap().registries.remove(0);
+            assert_eq!(given.registry, "ghcr.io");
+            (given.username, given.password)
+        };
+        assert_eq!(credentials(login), ("me".to_owned(), "s3cret".to_owned()));
+        let google = json!({ "type": "gcp", "serviceAccountJson": "{\"a\":1}" });
+        assert_eq!(credentials(google), ("_json_key".to_owned(), "{\"a\":1}".to_owned()));
+        let amazon = json!({ "type": "aws", "awsRegion": "x" });
+        assert_eq!(start(amazon).unwrap_err().status, 501);
+        assert!(
+            !format!("{:?}", request(json!({ "fromImageRegistry": { "password": "s3cret" } })))
+                .contains("s3")
+        );
     }
 }

@@ -5,18 +5,16 @@ use axum::body::Body;
 use axum::extract::{RawPathParams, RawQuery};
 use http::{HeaderMap, Method, StatusCode, header};
 use pandastack_types::BuildId;
-use pandastack_types::api::{
-    Build, BuildStatus, CreateBuild, ImageConfig, SignBuildFiles, SignedUrl, StartBuild,
-};
+use pandastack_types::api::{Build, BuildStatus, CreateBuild, SignBuildFiles, SignedUrl, StartBuild};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::build_log;
-use super::build_steps::{self, Base, StartRequest};
+use super::build_steps::{self, Base, BaseName, StartRequest};
 use super::extract::{Authenticated, PathParam};
 use super::json::read_json;
 use super::query::pairs;
-use super::template_list::find;
+use super::template_list::{find, not_found, tags_of};
 use super::template_name::{DEFAULT_HERE, TemplateRef, tag_here, tag_there, template_id};
 use crate::error::{RestError, RestResult};
 use crate::limits::PAGE_ITEMS_MAX;
@@ -145,15 +143,19 @@ pub(super) async fn start(
 }
 
 async fn translate(caller: &Caller, wanted: StartRequest) -> RestResult<StartBuild> {
-    let from = wanted.base_name()?;
-    let found = find(caller, &TemplateRef::of(&from).name).await?;
-    let config = match found {
-        Some(template) if template.is_global => None,
-        Some(template) => Some(template.version.map(|version| version.config).unwrap_or_default()),
-        // The build reports the missing base.
-        None => Some(ImageConfig::default()),
+    let from = match wanted.base_name()? {
+        BaseName::Image(image) => return build_steps::translate(wanted, &Base::Image(image)),
+        BaseName::Template(name) => TemplateRef::of(&name),
     };
-    build_steps::translate(wanted, &Base { from: TemplateRef::of(&from).native(), config })
+    let template = find(caller, &from.name).await?.ok_or_else(|| not_found(&from.name))?;
+    if template.is_global {
+        return build_steps::translate(wanted, &Base::Platform(from.native()));
+    }
+    if tags_of(caller, &from.name).await?.is_empty() {
+        return Err(not_found(&from.name));
+    }
+    let config = template.version.map(|version| version.config).unwrap_or_default();
+    build_steps::translate(wanted, &Base::Workspace(from.native(), config))
 }
 
 /// The state of a build in the words of these clients.

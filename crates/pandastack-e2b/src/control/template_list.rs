@@ -38,7 +38,7 @@ pub(super) async fn find(caller: &Caller, name: &str) -> NativeResult<Option<Tem
     Ok(templates.into_iter().find(is_it))
 }
 
-fn not_found(name: &str) -> RestError {
+pub(super) fn not_found(name: &str) -> RestError {
     let shown: String = name.chars().take(80).collect();
     RestError::new(StatusCode::NOT_FOUND, format!("template `{shown}` not found"))
 }
@@ -143,7 +143,7 @@ pub(super) async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn tags_of(caller: &Caller, name: &str) -> NativeResult<Vec<TemplateTag>> {
+pub(super) async fn tags_of(caller: &Caller, name: &str) -> NativeResult<Vec<TemplateTag>> {
     caller.get(&paths::template_tags(name)).await
 }
 

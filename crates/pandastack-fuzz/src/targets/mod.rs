@@ -82,6 +82,7 @@ pub const TARGETS: &[Target] = &[
     tree("app-source", texts::app_source),
     target("dockerfile", texts::dockerfile),
     target("dockerignore", texts::dockerignore),
+    Target { input_bytes_max: 600, ..target("image-reference", texts::image_reference) },
     Target { input_bytes_max: 300, ..target("schedule", texts::schedule) },
     target("sse", texts::sse),
     tree("id-token", oidc::id_token),

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use pandastack_detect::{Manifest, UserSettings, View, detect, interesting};
 use pandastack_dockerfile::{EXPANDED_BYTES_MAX, Ignore, Instruction, expand, expand_text, parse};
 use pandastack_schedule::Timing;
+use pandastack_types::image::ImageReference;
 use pandastack_types::network::{Ceiling, NetworkPolicy, Opening, Target};
 use pandastack_types::sse::{Event, Reader};
 
@@ -99,6 +100,19 @@ pub(super) fn dockerignore(data: &[u8]) {
             assert!(ignore.excludes(&format!("{path}/below")), "{path:?} under {ignore:?}");
         }
     }
+}
+
+/// A reference to an image. It is written as the same reference, and its parts can be those of a URL.
+pub(super) fn image_reference(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let Ok(image) = text.parse::<ImageReference>() else { return };
+    assert_eq!(image.to_string().parse(), Ok(image.clone()));
+    let is_plain = |part: &str| {
+        !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-:/".contains(&byte))
+    };
+    let parts = [image.tag.as_deref(), image.digest.as_deref(), Some(&image.repository), Some(image.host())];
+    assert!(parts.into_iter().flatten().all(is_plain), "{image:?}");
+    assert!(!image.host().contains('/') && !image.repository.split('/').any(|part| part == ".."));
 }
 
 /// A cron expression and a time zone, on a line each. Its runs are in order, wherever the search

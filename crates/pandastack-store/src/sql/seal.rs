@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   sealed bytes:  1 | generation, 1 byte | nonce, 12 random bytes | ciphertext | tag, 16 bytes
-//!   in JSON:       ["sealed", "<base64 of that>"], where no secret that is not sealed is an array
+//!   in JSON:       ["sealed", "<base64 of that>"], where no secret that is not sealed is two texts
 //!   key:           for AES-256-GCM, derived from the generation, table, workspace, row and field
 //!   bound to:      the same
 //! ```

@@ -50,7 +50,7 @@ pub(super) const SANDBOXES: Column = spec("sandbox spec", "sandboxes", &["env"])
 pub(super) const SCHEDULES: Column = spec("schedule", "schedules", &["target", "options.alert"]);
 pub(super) const SNAPSHOTS: Column = spec("snapshot spec", "snapshots", &["env"]);
 pub(super) const TEMPLATE_BUILDS: Column =
-    spec("build spec", "template_builds", &["request.start.args", "start.args"]);
+    spec("build spec", "template_builds", &["request.start.args", "start.args", "start.registries"]);
 
 const COLUMNS: [&Column; 9] = [
     &APPS,

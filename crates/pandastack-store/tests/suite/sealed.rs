@@ -14,14 +14,16 @@ use pandastack_store::{
     IdempotencyClaim, IdempotencyKey, IdempotencyOutcome, SnapshotRecord, SnapshotSpecRecord, Store,
     TokenStore,
 };
-use pandastack_types::api::{DeployStatus, HttpTarget, ScheduleAlert, ScheduleTarget, StartBuild};
+use pandastack_types::api::{
+    DeployStatus, HttpTarget, RegistryCredentials, ScheduleAlert, ScheduleTarget, StartBuild,
+};
 use pandastack_types::link::LinkKey;
 use pandastack_types::{SnapshotId, TemplateId};
 
 use super::{apps, closed, functions, new_sandbox, secret, templates, ws};
 
 /// Kinds of secrets, by the table that has them. Each is somewhere in the rows that [`fill`] makes.
-const KINDS: [&str; 17] = [
+const KINDS: [&str; 18] = [
     "apps-git-token",
     "apps-deploy-key",
     "apps-webhook-secret",
@@ -38,6 +40,7 @@ const KINDS: [&str; 17] = [
     "schedules-body",
     "schedules-alert-url",
     "template-builds-arg",
+    "template-builds-registry",
     "idempotency-answer",
 ];
 
@@ -119,8 +122,11 @@ async fn fill(store: &dyn Store) {
     };
     store.ensure_template(&template).await.unwrap();
     let mut build = templates::build(&template, BuildState::Queued);
-    build.spec.start = Some(StartBuild { args: map("template-builds-arg"), ..StartBuild::default() });
-    build.spec.request.start = build.spec.start.clone();
+    let password = value("template-builds-registry");
+    let registry = RegistryCredentials { password, ..RegistryCredentials::default() };
+    let (args, registries) = (map("template-builds-arg"), vec![registry]);
+    build.spec.request.start = Some(StartBuild { args: args.clone(), ..StartBuild::default() });
+    build.spec.start = Some(StartBuild { args, registries, ..StartBuild::default() });
     store.insert_build(&build).await.unwrap();
     answer(store).await;
     store.idempotency_finish(&key(), Some((201, value("idempotency-answer").as_bytes()))).await.unwrap();

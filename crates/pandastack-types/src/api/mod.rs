@@ -102,8 +102,8 @@ pub use snapshot::{
 };
 pub use template::{
     Build, BuildCopy, BuildFailure, BuildRun, BuildStatus, BuildStep, CreateBuild, ImageConfig,
-    PublishTemplate, ReadyCheck, SetTemplateTag, SignBuildFiles, StartBuild, Template, TemplateStatus,
-    TemplateTag, TemplateVersion, TemplateVolume,
+    PublishTemplate, ReadyCheck, RegistryCredentials, SetTemplateTag, SignBuildFiles, StartBuild, Template,
+    TemplateStatus, TemplateTag, TemplateVersion, TemplateVolume,
 };
 pub use volume::{
     AttachVolume, AttachedVolume, CloneVolume, CreateVolume, GrowVolume, PatchVolume, SnapshotVolume, Volume,

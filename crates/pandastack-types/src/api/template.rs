@@ -1,6 +1,7 @@
 //! Templates and their builds.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -162,6 +163,28 @@ pub struct StartBuild {
     /// Check that the start command is ready. Without a start command, the build only waits for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<ReadyCheck>,
+    /// Credentials for the registries of images in `FROM`. They are kept sealed until the build ends, and are
+    /// in no layer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub registries: Vec<RegistryCredentials>,
+}
+
+/// Credentials for a container registry.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RegistryCredentials {
+    /// Host name of the registry, with its port: `ghcr.io`; `docker.io` for Docker Hub.
+    pub registry: String,
+    /// User name.
+    pub username: String,
+    /// Password or access token.
+    pub password: String,
+}
+
+impl fmt::Debug for RegistryCredentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RegistryCredentials").field("registry", &self.registry).finish_non_exhaustive()
+    }
 }
 
 /// A build step that is not text of a Dockerfile.

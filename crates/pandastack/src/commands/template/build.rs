@@ -12,6 +12,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::io::ReaderStream;
 
 use super::context;
+use super::source::{SourceArgs, Upload};
 use crate::commands::create::follow_build;
 use crate::commands::pairs::pairs;
 use crate::commands::wait::WaitArgs;
@@ -34,6 +35,8 @@ pub struct Args {
     /// Dockerfile [default: DIR/Dockerfile]
     #[arg(long, short, value_name = "FILE", requires = "name")]
     file: Option<PathBuf>,
+    #[command(flatten)]
+    source: Box<SourceArgs>,
     /// Tag of this version, besides `latest`; can be repeated
     #[arg(long, requires = "name")]
     tag: Vec<String>,
@@ -105,13 +108,13 @@ async fn bake(client: &Client, name: &str, wait: WaitArgs, output: Output) -> Re
 async fn build(client: &Client, args: Args, name: String, output: Output) -> Result<ExitCode> {
     let began = Instant::now();
     let directory = Path::new(&args.target);
-    let file = args.file.clone().unwrap_or_else(|| directory.join("Dockerfile"));
-    let dockerfile =
-        std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    let (dockerfile, files) = args.source.find(directory, args.file.as_deref())?;
     // Checked before anything is created and uploaded.
-    pandastack_dockerfile::parse(&dockerfile).map_err(|error| Failure::new(error.to_string()))?;
+    let parsed =
+        pandastack_dockerfile::parse(&dockerfile).map_err(|error| Failure::new(error.to_string()))?;
     let start = StartBuild {
         dockerfile,
+        registries: args.source.credentials(&parsed)?,
         args: pairs(&args.build_arg)?.unwrap_or_default(),
         target: args.target_stage,
         no_cache: args.no_cache,
@@ -129,7 +132,7 @@ async fn build(client: &Client, args: Args, name: String, output: Output) -> Res
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch for Ctrl-C")?;
     let id = client.create_build(&request).await?.id;
     let begin = async {
-        upload(client, &id, directory).await?;
+        upload(client, &id, files).await?;
         anyhow::Ok(client.start_build(&id, &start).await?)
     };
     let started = tokio::select! {
@@ -177,11 +180,19 @@ fn cancelled() -> ExitCode {
     ExitCode::from(INTERRUPTED)
 }
 
-async fn upload(client: &Client, id: &BuildId, directory: &Path) -> Result<()> {
+async fn upload(client: &Client, id: &BuildId, files: Upload) -> Result<()> {
     let archive = tempfile::NamedTempFile::new().context("cannot create a temporary archive")?;
-    let (file, from) = (archive.reopen()?, directory.to_owned());
-    tokio::task::spawn_blocking(move || context::pack(file, &from)).await??;
-    let file = tokio::fs::File::open(archive.path()).await.context("cannot open the archive")?;
+    let path = match files {
+        Upload::Nothing => return Ok(()),
+        Upload::Archive(path) => path,
+        Upload::Directory(from) => {
+            let file = archive.reopen()?;
+            tokio::task::spawn_blocking(move || context::pack(file, &from)).await??;
+            archive.path().to_owned()
+        }
+    };
+    let file = tokio::fs::File::open(&path).await;
+    let file = file.with_context(|| format!("cannot open {}", path.display()))?;
     eprintln!("uploading {}", crate::output::size(file.metadata().await?.len()));
     let body = reqwest::Body::wrap_stream(ReaderStream::with_capacity(file, CHUNK_BYTES));
     Ok(client.add_build_files(id, body).await?)

@@ -1,7 +1,9 @@
 //! `pandastack template`: templates that sandboxes are created from.
 
+mod authfile;
 mod build;
 mod context;
+mod source;
 
 use std::process::ExitCode;
 
@@ -27,7 +29,7 @@ pub enum Command {
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
     },
-    /// Build a template from a Dockerfile
+    /// Build a template from a Dockerfile or a container image
     Build(build::Args),
     /// Publish a snapshot as a template
     Publish {

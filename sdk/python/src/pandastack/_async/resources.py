@@ -80,13 +80,15 @@ class AsyncTemplatesAPI:
         cpu: Optional[int] = None,
         memory_mb: Optional[int] = None,
         no_cache: bool = False,
+        registries: Sequence[Mapping[str, str]] = (),
     ) -> TemplateBuild:
         """Start to build a template from the text of a ``dockerfile`` or the ``Dockerfile`` in ``directory``.
 
         The build can copy the files of ``directory``, except those that its ``.dockerignore`` excludes.
         ``steps`` follow the Dockerfile, such as ``{"run": {"command": "make"}}``. With ``keep_latest``, only
         ``tags`` point to the version. ``ready`` says when ``start_command`` is ready, such as
-        ``{"port": 8080}``.
+        ``{"port": 8080}``. ``registries`` are credentials for the images of ``FROM``, such as
+        ``{"registry": "ghcr.io", "username": "me", "password": token}``.
         To wait for the end, call :meth:`wait_for_build`.
         """
         if dockerfile is None:
@@ -104,6 +106,7 @@ class AsyncTemplatesAPI:
             start_command=start_command,
             ready=dict(ready) if ready else None,
             no_cache=no_cache or None,
+            registries=[dict(one) for one in registries] or None,
         )
         if directory is None:
             call = _wire.post("/templates/builds", {**begin, "start": start})

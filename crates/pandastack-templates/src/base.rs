@@ -1,0 +1,106 @@
+//! What a `FROM` means: an earlier stage, a template, or an image.
+//!
+//! A name of a template always means the template. Only other names mean images of Docker Hub, so that a
+//! deleted tag of a template is an error, and never somebody else's image of the same name.
+
+use pandastack_dockerfile::Stage;
+use pandastack_store::templates::LATEST;
+use pandastack_types::api::ImageConfig;
+
+use crate::build::Build;
+use crate::build_error::BuildError;
+use crate::image::{self, ImageSource};
+use crate::key;
+use crate::log::StepLog;
+use crate::machines::Origin;
+use crate::stage::Head;
+
+/// Platforms of our machines, as `--platform` names them.
+const PLATFORMS: [&str; 3] = ["linux/amd64", "linux/x86_64", "linux"];
+
+/// The head from which a stage starts.
+pub(crate) async fn begin(
+    build: &Build<'_>,
+    stage: &Stage,
+    index: usize,
+    log: &StepLog,
+) -> Result<Head, BuildError> {
+    let from = build.globals.expand(&stage.from)?;
+    if let Some(platform) = stage.platform.as_ref().map(|text| build.globals.expand(text)).transpose()?
+        && !PLATFORMS.contains(&platform.as_str())
+    {
+        return Err(BuildError::new(format!(
+            "platform `{platform}` is not supported; machines are linux/amd64"
+        )));
+    }
+    if let Some(other) = build.earlier(&from, index) {
+        return Ok(build.head(other)?.branch());
+    }
+    if let Some(source) = ImageSource::unmistakable(&from)? {
+        return image::begin(build, &source, log).await;
+    }
+    if let Some(head) = platform_template(build, &from)? {
+        return Ok(head);
+    }
+    if let Some(head) = workspace_template(build, &from).await? {
+        return Ok(head);
+    }
+    let source = ImageSource::registry(&from).map_err(|error| no_template(&from, error))?;
+    image::begin(build, &source, log).await.map_err(|error| no_template(&from, error))
+}
+
+/// Adds that there is no such template either.
+fn no_template(from: &str, error: BuildError) -> BuildError {
+    let message = format!("template `{from}` not found; as an image of Docker Hub: {}", error.message);
+    BuildError { message, ..error }
+}
+
+/// A template that comes with the platform.
+fn platform_template(build: &Build<'_>, from: &str) -> Result<Option<Head>, BuildError> {
+    let (name, tag) = from.split_once(':').unwrap_or((from, LATEST));
+    let platform = &build.templates.platform;
+    if !platform.contains(name) {
+        return Ok(None);
+    }
+    if tag != LATEST {
+        return Err(BuildError::new(format!(
+            "template `{name}` comes with the platform and has no tag `{tag}`; write `FROM {name}`, or \
+             `FROM docker.io/library/{from}` for the image of Docker Hub"
+        )));
+    }
+    let asked = &build.record.spec.request;
+    let size = format!("{:?} {:?}", asked.cpu, asked.memory_mb);
+    let images = platform.image_keys(name).into_iter().collect::<Vec<_>>().join(" ");
+    let key = key::base(&["platform", env!("CARGO_PKG_VERSION"), name, &images, &size]);
+    let origin = Origin::Template(name.to_owned());
+    Ok(Some(Head::new(key, ImageConfig::default(), origin, build.file.escape)))
+}
+
+/// A template of the workspace.
+async fn workspace_template(build: &Build<'_>, from: &str) -> Result<Option<Head>, BuildError> {
+    let (name, tag) = from.split_once(':').unwrap_or((from, LATEST));
+    let store = &build.templates.store;
+    let Some(template) = store.template(&build.record.workspace, name).await? else { return Ok(None) };
+    let version = store.tagged_build(&template.id, tag).await?;
+    let found = version.and_then(|version| Some((version.spec.snapshot.clone()?, version)));
+    let Some((snapshot, version)) = found else {
+        // A template exists from the start of its first build; until one succeeds, it means nothing.
+        return match store.tags(&template.id).await?.is_empty() {
+            true => Ok(None),
+            false => Err(BuildError::new(format!(
+                "template `{name}` has no tag `{tag}`; `pandastack template get {name}` lists its tags. \
+                 For the image of Docker Hub, write `FROM docker.io/library/{from}`"
+            ))),
+        };
+    };
+    let asked = &build.record.spec.request;
+    let differs = |wanted: Option<u32>, own: u32| wanted.is_some_and(|wanted| wanted != own);
+    if differs(asked.cpu, version.spec.cpu) || differs(asked.memory_mb, version.spec.memory_mb) {
+        return Err(BuildError::new(format!(
+            "template `{from}` has {} vCPU and {} MiB; templates built from it have the same size",
+            version.spec.cpu, version.spec.memory_mb
+        )));
+    }
+    let key = key::base(&["template", version.id.as_str()]);
+    Ok(Some(Head::new(key, version.spec.config, Origin::Snapshot(snapshot), build.file.escape)))
+}

@@ -1,0 +1,152 @@
+//! Runs a build: which stages are needed, what each starts from, and the result of the last.
+
+use std::collections::BTreeSet;
+
+use pandastack_dockerfile::{Instruction, Stage};
+use pandastack_types::SnapshotId;
+
+use crate::base;
+use crate::build::{Build, Built};
+use crate::build_error::BuildError;
+use crate::key;
+use crate::machines::Origin;
+use crate::plan::PlannedStep;
+use crate::ready;
+use crate::stage::Head;
+use crate::step::{self, Outcome};
+
+impl Build<'_> {
+    /// Runs everything that the target needs.
+    pub(crate) async fn run(mut self) -> Result<Built, BuildError> {
+        let target = self.target()?;
+        let needed = self.needed(target)?;
+        self.total = needed.iter().map(|index| 1 + self.file.stages[*index].steps.len()).sum();
+        self.total += self.start.steps.len();
+        self.total += usize::from(self.start.start_command.is_some() || self.start.ready.is_some());
+        let mut number = 0;
+        for index in needed {
+            let stage = self.file.stages[index].clone();
+            number += 1;
+            let mut head = self.begin(number, &stage, index).await?;
+            head.scope.predefine(&self.globals);
+            for one in &self.plan(&stage, index == target) {
+                number += 1;
+                // Instructions that only configure wait for nothing, so nothing else ends them.
+                self.time_left()?;
+                match step::run(&mut self, &mut head, number, one).await? {
+                    Outcome::Cached => self.cached_steps += 1,
+                    Outcome::Configured | Outcome::Ran => {}
+                }
+            }
+            if index != target {
+                // Another stage may copy from it; until then it costs no memory.
+                head.end_machine(&self).await?;
+            }
+            self.heads[index] = Some(head);
+        }
+        let mut head = self.take_head(target)?;
+        let base = self.globals.expand(&self.file.stages[target].from)?;
+        let snapshot = self.finish(&mut head, number + 1).await?;
+        let config = head.scope.config;
+        Ok(Built { snapshot, config, base, steps: self.total, cached_steps: self.cached_steps })
+    }
+
+    /// Steps of a stage. Those of the request follow the stage that is built.
+    fn plan(&self, stage: &Stage, is_target: bool) -> Vec<PlannedStep> {
+        let own = stage.steps.iter().map(PlannedStep::from);
+        let further = self.start.steps.iter().filter(|_| is_target);
+        own.chain(further.map(|step| PlannedStep::of(step, self.file.escape))).collect()
+    }
+
+    /// Starts what the sandboxes are to find running, and keeps the machine.
+    async fn finish(&self, head: &mut Head, number: usize) -> Result<SnapshotId, BuildError> {
+        let command = self.start.start_command.as_deref();
+        if command.is_none() && self.start.ready.is_none() {
+            return match &head.origin {
+                Origin::Snapshot(id) => Ok(id.clone()),
+                // Nothing but configuration.
+                Origin::Template(_) => {
+                    let key = key::step(&head.key, &["keep"]);
+                    if head.restore(self, &key).await?
+                        && let Origin::Snapshot(id) = &head.origin
+                    {
+                        return Ok(id.clone());
+                    }
+                    head.save(self, &key, "template").await
+                }
+            };
+        }
+        let ready =
+            serde_json::to_string(&self.start.ready).map_err(|error| BuildError::new(error.to_string()))?;
+        let key = match command {
+            Some(command) => key::step(&head.key, &["start", command, &ready]),
+            None => key::step(&head.key, &["ready", &ready]),
+        };
+        let text = command.map_or("ready check".to_owned(), |command| format!("start command: {command}"));
+        let log = self.log.step(number, self.total, &text).await;
+        if head.restore(self, &key).await?
+            && let Origin::Snapshot(id) = &head.origin
+        {
+            log.end("CACHED").await;
+            return Ok(id.clone());
+        }
+        let scope = head.scope.clone();
+        let machine = head.machine(self).await?;
+        let started = ready::start(machine, &scope, command, self.start.ready.as_ref(), self.deadline).await;
+        match started {
+            Ok(()) => log.end("DONE").await,
+            Err(error) => {
+                log.end(&format!("ERROR: {}", error.message)).await;
+                return Err(error);
+            }
+        }
+        head.save(self, &key, "started").await
+    }
+
+    /// The stage that is asked for.
+    fn target(&self) -> Result<usize, BuildError> {
+        match &self.start.target {
+            Some(name) => self
+                .file
+                .stage(name)
+                .ok_or_else(|| BuildError::new(format!("the Dockerfile has no stage `{name}`"))),
+            None => Ok(self.file.stages.len() - 1),
+        }
+    }
+
+    /// The stages that a stage needs, and itself, in order.
+    fn needed(&self, target: usize) -> Result<BTreeSet<usize>, BuildError> {
+        let (mut needed, mut open) = (BTreeSet::new(), vec![target]);
+        while let Some(index) = open.pop() {
+            if !needed.insert(index) {
+                continue;
+            }
+            let stage = &self.file.stages[index];
+            open.extend(self.earlier(&self.globals.expand(&stage.from)?, index));
+            for step in &stage.steps {
+                if let Instruction::Copy(copy) = &step.instruction
+                    && let Some(from) = &copy.from
+                {
+                    let found = self.earlier(from, index).ok_or_else(|| {
+                        let why = format!("`{from}` is not an earlier stage of this Dockerfile");
+                        BuildError::new(why).at(0, Some(step.line), &step.text)
+                    })?;
+                    open.push(found);
+                }
+            }
+        }
+        Ok(needed)
+    }
+
+    /// Creates the head from which a stage starts.
+    async fn begin(&self, number: usize, stage: &Stage, index: usize) -> Result<Head, BuildError> {
+        let text = format!("FROM {}", stage.from);
+        let log = self.log.step(number, self.total, &text).await;
+        let begun = base::begin(self, stage, index, &log).await;
+        match &begun {
+            Ok(_) => log.end("DONE").await,
+            Err(error) => log.end(&format!("ERROR: {}", error.message)).await,
+        }
+        begun.map_err(|error| error.at(number, Some(stage.line), &text))
+    }
+}
