@@ -1,5 +1,7 @@
 //! Runs the tests of the programs that fetch and unpack images in builder machines.
 
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
 use std::path::Path;
 use std::process::Command;
 

@@ -475,10 +475,7 @@ MISSING: Dict[str, Any] = {
     "volumes": ("use the calls of this server instead: [volumes](volumes.md)", lambda: e2b.Volume.create("v")),
     "credentials of AWS": (
         "use `from_image` with the user `AWS` and the output of `aws ecr get-login-password`",
-        lambda: e2b.Template.build(
-            e2b.Template().from_aws_registry("1.dkr.ecr.test/a", "key", "secret", "test"),
-            f"e2e-{uuid.uuid4().hex[:8]}",
-        ),
+        lambda: e2b.Template.build(e2b.Template().from_aws_registry("1.ecr.test/a", "key", "s", "a"), "e2e-aws"),
     ),
     "languages other than Python": (
         "not implemented yet",
