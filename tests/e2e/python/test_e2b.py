@@ -475,7 +475,7 @@ MISSING: Dict[str, Any] = {
     "volumes": ("use the calls of this server instead: [volumes](volumes.md)", lambda: e2b.Volume.create("v")),
     "credentials of AWS": (
         "use `from_image` with the user `AWS` and the output of `aws ecr get-login-password`",
-        lambda: e2b.Template.build(e2b.Template().from_aws_registry("1.ecr.test/a", "key", "s", "a"), "e2e-aws"),
+        lambda: e2b.Template.build(e2b.Template().from_aws_registry("1.ecr.test/a", "k", "s", "a"), "aws"),
     ),
     "languages other than Python": (
         "not implemented yet",
