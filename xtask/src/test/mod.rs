@@ -15,6 +15,7 @@ mod counts;
 mod drift;
 mod kvm_lab;
 mod lanes;
+mod lint;
 mod output;
 mod seed;
 mod silence;
@@ -120,6 +121,8 @@ impl Args {
     fn has(&self, suite: Suite) -> bool {
         match suite {
             _ if !self.only.is_empty() => self.only.contains(&suite),
+            // The build of the tests lints, too; a full run compiles with another profile.
+            Suite::Clippy => self.full,
             // The corpora are replayed by the Rust tests; what this adds takes many minutes.
             Suite::Fuzz => self.full,
             // Its failures come from new releases of dependencies, not from the change under test,

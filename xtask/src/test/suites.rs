@@ -10,10 +10,11 @@ use anyhow::{Context, Result, anyhow};
 use super::counts::{Counts, of_cargo, of_node, of_pytest};
 use super::kvm_lab::Lab;
 use super::output::{Errors, silence_max, tee, tee_watched};
-use super::{drift, lanes, seed, timings};
+use super::{drift, lanes, lint, seed, timings};
 use crate::platform::Scratch;
 use crate::program::{self, cargo, npm, program};
 use crate::tidy::Advisories;
+use crate::tree::Profile;
 use crate::{azurite, checkout, console, fuzz, host, login_provider, postgres, python, qemu, tidy, tree};
 
 /// Variable with the path of Azure's emulator.
@@ -255,10 +256,13 @@ fn build_tests() -> Result<()> {
     program::run(cargo_with_profile("test", &["--workspace", "--no-run"]))
 }
 
-/// Cargo with the profile of this run.
+/// Cargo with the profile of this run. Tests are linted while they are compiled.
 fn cargo_with_profile(subcommand: &str, args: &[&str]) -> Command {
     let mut command = cargo(&[subcommand, "--profile", tree::profile().name()]);
     command.args(args);
+    if subcommand == "test" && tree::profile() == Profile::Develop {
+        command.envs(lint::while_compiling());
+    }
     command
 }
 
