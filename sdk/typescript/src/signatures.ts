@@ -608,6 +608,9 @@ export const SIGNATURES: Readonly<Record<string, Readonly<Record<string, Signatu
             "cpu?": "number",
             "memoryMb?": "number",
             "noCache?": "boolean",
+            "registries?": {
+              list: { fields: { registry: "string", username: "string", password: "string" } },
+            },
           },
         },
       },
