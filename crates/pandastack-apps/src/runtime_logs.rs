@@ -1,7 +1,8 @@
 //! Output of the live version, over HTTP.
 //!
 //! A follower continues with the next version once that serves, after a deployment, restart,
-//! rollback or change of the number of machines: [`crate::Apps::follow`] tells of all of them.
+//! rollback or change of the number of machines: [`Activity::follow`](crate::activity::Activity::follow)
+//! reports all of them.
 
 use std::sync::Arc;
 

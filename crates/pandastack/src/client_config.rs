@@ -34,7 +34,7 @@ pub struct InvokingUser {
     owner: Option<(u32, u32)>,
 }
 
-/// Outcome of [`write`].
+/// Outcome of [`write()`].
 #[cfg(feature = "server")]
 #[derive(Debug, PartialEq, Eq)]
 pub enum WriteOutcome {

@@ -2,7 +2,7 @@
 //! needs no network.
 //!
 //! Checked here, because building that program takes longer than all of these checks together.
-//! Advisories are left to it ([`super::advisories`]): they are published on a server.
+//! Advisories are left to it ([`super::advisories()`]): they are published on a server.
 
 use std::collections::BTreeMap;
 
