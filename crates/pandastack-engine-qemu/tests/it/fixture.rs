@@ -236,13 +236,15 @@ fn emulators_of(parent: u32) -> Vec<i32> {
     emulators.collect()
 }
 
-/// Machines outlive the process that started them; those of a failed test must not.
+/// Machines outlive the process that started them; those of a failed test must not. They are reaped here: the engine's
+/// watchers end with the test, and the next one counts the processes of all.
 impl Drop for QemuFixture {
     fn drop(&mut self) {
         for pid in emulators_of(std::process::id()) {
             // The process is our unreaped child, so the number is still its own.
             if let Some(pid) = rustix::process::Pid::from_raw(pid) {
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+                let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
             }
         }
     }

@@ -278,3 +278,28 @@ async fn cancelled_work_leaves_no_process() {
     fixture.wait_until_living(1).await;
     zygote.kill().await.unwrap();
 }
+
+/// Moments at which a fork is cut off, from its first step to after its end.
+const CUTS: u32 = 24;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_killed_during_its_fork_leaves_no_process() {
+    let fixture = match QemuFixture::prepare(Some(Confinement::Zygote)).await {
+        Ok(fixture) => fixture,
+        Err(missing) => return println!("skipped: {missing}"),
+    };
+    let booted = fixture.booted().await;
+    booted.pause().await.unwrap();
+    for cut in 0..CUTS {
+        let place = fixture.place_beside(&*booted).await;
+        let zygote = booted.fork(vec![place]).await.unwrap().remove(0).unwrap();
+        let place = fixture.place_beside(&*zygote).await;
+        let fork = zygote.fork(vec![place]);
+        // The kill is what is timed, not a condition that is waited for.
+        let _ = timeout(Duration::from_micros(250) * cut, fork).await;
+        zygote.kill().await.unwrap();
+        fixture.wait_until_living(1).await;
+    }
+    booted.kill().await.unwrap();
+    fixture.wait_until_living(0).await;
+}
