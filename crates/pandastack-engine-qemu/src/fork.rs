@@ -247,6 +247,7 @@ async fn request_fork(parent: &QemuMachine, seeds: &[Seed]) -> Result<(Reply, Ve
     let request = Request::Fork(Fork { park_ms_max, rules: rules(parent)?, children, lockdown });
     let fds: Vec<BorrowedFd<'_>> =
         seeds.iter().flat_map(|seed| &seed.replacements).map(OwnedFd::as_fd).collect();
+    let _copying = parent.lock_copying().await;
     let (reply, pidfds) =
         shim_client::request(&parent.paths.shim(), STEP, &request, &fds, PARK_MAX + FORK_MAX).await?;
     tracing::debug!(

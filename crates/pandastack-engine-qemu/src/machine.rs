@@ -18,11 +18,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::net::UnixStream;
 use tokio::sync::{Mutex as AsyncMutex, MutexGuard, watch};
+use tokio::time::timeout;
 
 use crate::endpoints::{self, FileIdentities, Paths};
 use crate::fork;
 use crate::host::Host;
-use crate::limits::PAUSE_MAX;
+use crate::limits::{PARK_MAX, PAUSE_MAX};
 use crate::qmp::Qmp;
 use crate::save;
 use crate::starvation;
@@ -41,6 +42,9 @@ pub(crate) struct QemuMachine {
     pub(crate) qmp: Qmp,
     /// Held by operations that change or depend on the run state.
     turn: AsyncMutex<()>,
+    /// Held while the process is copied. A process killed between the copy and its answer would leave a copy that
+    /// nobody knows.
+    copying: AsyncMutex<()>,
     /// Whether the machine is known to be paused: only this handle resumes it, so no query is
     /// needed.
     is_paused: AtomicBool,
@@ -132,6 +136,7 @@ impl QemuMachine {
             process,
             qmp,
             turn: AsyncMutex::new(()),
+            copying: AsyncMutex::new(()),
             is_paused: AtomicBool::new(false),
             guest: Mutex::new(GuestStream { ready: guest, current: None }),
             announced: Mutex::new(details.volume_bytes),
@@ -178,6 +183,11 @@ impl QemuMachine {
     /// Waits for the turn of an operation that changes the run state, or depends on it.
     pub(crate) async fn lock_turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock().await
+    }
+
+    /// Waits until the process may be copied, or until no copy is in progress.
+    pub(crate) async fn lock_copying(&self) -> MutexGuard<'_, ()> {
+        self.copying.lock().await
     }
 
     pub(crate) async fn query_run_state(&self) -> Result<RunState> {
@@ -279,6 +289,8 @@ impl Machine for QemuMachine {
     }
 
     async fn kill(&self) -> Result<()> {
+        // A copy takes milliseconds; a process that does not answer is killed anyway.
+        let _no_copy = timeout(PARK_MAX, self.lock_copying()).await;
         self.process.kill().await
     }
 }

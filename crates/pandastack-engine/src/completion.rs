@@ -5,12 +5,13 @@
 
 use std::future::Future;
 
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
 use crate::{EngineError, Result};
 
-/// Runs `work` to its end. If the caller is gone by then, `undo` reverts the result.
+/// Runs `work` to its end. If the caller is gone before it has the result, `undo` reverts the result.
 pub async fn run<T, W, U>(
     tasks: &TaskTracker,
     step: &'static str,
@@ -20,24 +21,48 @@ pub async fn run<T, W, U>(
 where
     T: Send + 'static,
     W: Future<Output = Result<T>> + Send + 'static,
-    U: Future<Output = ()> + Send,
+    U: Future<Output = ()> + Send + 'static,
 {
     let (sender, receiver) = oneshot::channel();
+    let (undoing, runtime) = (tasks.clone(), Handle::current());
+    let undo = move |made| {
+        tracing::warn!(step, "the caller is gone; undoing the operation");
+        undoing.spawn_on(undo(made), &runtime);
+    };
     tasks.spawn(async move {
-        if let Err(Ok(made)) = sender.send(work.await) {
-            tracing::warn!(step, "the caller is gone; undoing the operation");
-            undo(made).await;
-        }
+        let outcome = work.await.map(|made| Delivery { contents: Some((made, undo)) });
+        // Whether the channel refuses it or the caller leaves it there: what is not taken is undone.
+        drop(sender.send(outcome));
     });
     let lost =
-        |_| EngineError::Vmm { step, detail: "the work ended without an outcome: it panicked".to_owned() };
-    receiver.await.map_err(lost)?
+        || EngineError::Vmm { step, detail: "the work ended without an outcome: it panicked".to_owned() };
+    receiver.await.map_err(|_| lost())??.take().ok_or_else(lost)
+}
+
+/// A result on its way to the caller; undone if it is dropped before it is taken.
+struct Delivery<T, U: FnOnce(T)> {
+    contents: Option<(T, U)>,
+}
+
+impl<T, U: FnOnce(T)> Delivery<T, U> {
+    fn take(mut self) -> Option<T> {
+        self.contents.take().map(|(made, _)| made)
+    }
+}
+
+impl<T, U: FnOnce(T)> Drop for Delivery<T, U> {
+    fn drop(&mut self) {
+        if let Some((made, undo)) = self.contents.take() {
+            undo(made);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::Arc;
+    use std::task::Poll;
     use tokio::sync::Notify;
 
     #[tokio::test]
@@ -69,6 +94,26 @@ mod tests {
             }
         }
         go_on.notify_one();
+        undone.notified().await;
+    }
+
+    #[tokio::test]
+    async fn a_delivered_result_that_nobody_takes_is_undone() {
+        let tasks = TaskTracker::new();
+        let undone = Arc::new(Notify::new());
+        let undo = {
+            let undone = undone.clone();
+            |_| async move { undone.notify_one() }
+        };
+        {
+            let caller = run(&tasks, "testing", async { Ok(7) }, undo);
+            tokio::pin!(caller);
+            let polled = std::future::poll_fn(|context| Poll::Ready(caller.as_mut().poll(context))).await;
+            assert!(polled.is_pending());
+            tasks.close();
+            // The work has ended and its result is in the channel.
+            tasks.wait().await;
+        }
         undone.notified().await;
     }
 

@@ -280,7 +280,7 @@ async fn cancelled_work_leaves_no_process() {
 }
 
 /// Moments at which a fork is cut off, from its first step to after its end.
-const CUTS: u32 = 24;
+const CUTS: u32 = 16;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_machine_killed_during_its_fork_leaves_no_process() {
@@ -296,7 +296,7 @@ async fn a_machine_killed_during_its_fork_leaves_no_process() {
         let place = fixture.place_beside(&*zygote).await;
         let fork = zygote.fork(vec![place]);
         // The kill is what is timed, not a condition that is waited for.
-        let _ = timeout(Duration::from_micros(250) * cut, fork).await;
+        let _ = timeout(Duration::from_micros(400) * cut, fork).await;
         zygote.kill().await.unwrap();
         fixture.wait_until_living(1).await;
     }
