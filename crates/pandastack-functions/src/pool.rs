@@ -66,7 +66,7 @@ struct CallSlot {
 #[derive(Default)]
 struct State {
     free: Vec<CallSlot>,
-    line: VecDeque<oneshot::Sender<Result<CallSlot>>>,
+    line: VecDeque<oneshot::Sender<Result<SlotLease>>>,
     /// Number of machines that run or are being created.
     instances: usize,
     beginning: usize,
@@ -82,7 +82,8 @@ pub(crate) struct Pool {
     freed: Notify,
 }
 
-/// A slot for one call. Dropped without [`SlotLease::answered`], its machine is deleted.
+/// A slot for one call. Dropped without [`SlotLease::answered`], its machine is deleted; dropped before it was claimed,
+/// as by a caller that disconnects while the slot is on its way, the slot is free again.
 pub(crate) struct SlotLease {
     core: Core,
     pool: Arc<Pool>,
@@ -93,6 +94,15 @@ pub(crate) struct SlotLease {
 }
 
 impl SlotLease {
+    /// The lease as its caller gets it.
+    fn claimed(mut self) -> Self {
+        if let Some(slot) = &mut self.slot {
+            self.cold = !std::mem::replace(&mut slot.used, true);
+        }
+        self.healthy = false;
+        self
+    }
+
     /// The machine.
     pub(crate) fn sandbox(&self) -> Option<&SandboxId> {
         self.slot.as_ref().map(|slot| &slot.instance.sandbox)
@@ -122,8 +132,7 @@ impl SlotLease {
 
 impl Drop for SlotLease {
     fn drop(&mut self) {
-        if let Some(mut slot) = self.slot.take() {
-            slot.used = true;
+        if let Some(slot) = self.slot.take() {
             self.pool.give_back(&self.core, slot, self.healthy);
         }
     }
@@ -154,7 +163,7 @@ impl Pool {
                 return Err(function_deleted(&self.source.function));
             }
             match state.free.pop() {
-                Some(slot) => return Ok(self.leased(core, slot)),
+                Some(slot) => return Ok(self.lease_of(core, slot).claimed()),
                 None if state.line.len() >= limits.queue_max => return Err(full(limits)),
                 None => {}
             }
@@ -163,13 +172,13 @@ impl Pool {
             self.begin_missing(core, &mut state);
             waiting
         };
-        let slot = waiting.await.map_err(|_| function_deleted(&self.source.function))??;
-        Ok(self.leased(core, slot))
+        let lease = waiting.await.map_err(|_| function_deleted(&self.source.function))??;
+        Ok(lease.claimed())
     }
 
-    fn leased(self: &Arc<Self>, core: &Core, slot: CallSlot) -> SlotLease {
-        let cold = !slot.used;
-        SlotLease { core: core.clone(), pool: Arc::clone(self), slot: Some(slot), cold, healthy: false }
+    /// An unclaimed lease.
+    fn lease_of(self: &Arc<Self>, core: &Core, slot: CallSlot) -> SlotLease {
+        SlotLease { core: core.clone(), pool: Arc::clone(self), slot: Some(slot), cold: false, healthy: true }
     }
 
     /// Starts machines for waiting calls, as far as allowed.
@@ -197,10 +206,8 @@ impl Pool {
                 let instance = Arc::new(instance);
                 for _ in 0..self.source.concurrency.max(1) {
                     let (instance, free_since) = (Arc::clone(&instance), Instant::now());
-                    self.hand_out(
-                        &mut state,
-                        CallSlot { instance, connection: None, used: false, free_since },
-                    );
+                    let slot = CallSlot { instance, connection: None, used: false, free_since };
+                    self.hand_out(core, &mut state, slot);
                 }
                 self.watch_idle(core, &mut state);
             }
@@ -226,15 +233,13 @@ impl Pool {
     }
 
     /// Passes a slot to the first waiting call, or frees it.
-    fn hand_out(&self, state: &mut State, mut slot: CallSlot) {
+    fn hand_out(self: &Arc<Self>, core: &Core, state: &mut State, mut slot: CallSlot) {
         slot.free_since = Instant::now();
         while let Some(first) = state.line.pop_front() {
-            match first.send(Ok(slot)) {
-                Ok(()) => return,
-                // The caller disconnected while it waited.
-                Err(Ok(unused)) => slot = unused,
-                Err(Err(_)) => return,
-            }
+            let Err(refused) = first.send(Ok(self.lease_of(core, slot))) else { return };
+            // The caller disconnected while it waited. A lease dropped here would wait for the lock held here.
+            let Some(unused) = refused.ok().and_then(|mut lease| lease.slot.take()) else { return };
+            slot = unused;
         }
         state.free.push(slot);
         self.freed.notify_one();
@@ -245,7 +250,7 @@ impl Pool {
         let fresh_only = state.limits.isolation == Isolation::Fresh;
         let old = slot.instance.began.elapsed() > AGE_MAX;
         if healthy && !fresh_only && !old && !state.closed && !slot.instance.ended.load(Ordering::SeqCst) {
-            self.hand_out(&mut state, slot);
+            self.hand_out(core, &mut state, slot);
             return;
         }
         self.end(core, &mut state, &slot.instance);
@@ -371,3 +376,6 @@ pub(crate) fn delete(core: &Core, sandbox: SandboxId) {
         }
     });
 }
+
+#[cfg(test)]
+mod tests;
