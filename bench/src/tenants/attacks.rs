@@ -7,7 +7,7 @@ use futures::future::join_all;
 use pandastack_client::{Client, Config};
 use pandastack_types::SandboxId;
 use pandastack_types::api::{ExecRequest, Function, FunctionSettings, InvokeFunction, Keep};
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::api::{create, delete, exec};
@@ -186,19 +186,21 @@ async fn repeat<F: Future<Output = ()>>(once: impl Fn() -> F) {
     join_all((0..CALLERS).map(|_| again())).await;
 }
 
-/// Opens connections and holds them: silent ones, or such that send a head and then a byte at a time.
+/// Opens connections and holds them until the server ends them: silent ones, or such that send a head and then a
+/// byte at a time. Each that ended is replaced by another.
 async fn hold(config: &Config, head: &str) {
     let address = config.api_url.trim_start_matches("http://");
     let one = || async {
         loop {
             let Ok(mut stream) = TcpStream::connect(address).await else { continue };
+            if head.is_empty() {
+                let _ = stream.read_to_end(&mut Vec::new()).await;
+                continue;
+            }
             let mut sent = stream.write_all(head.as_bytes()).await;
             while sent.is_ok() {
                 tokio::time::sleep(BODY_PAUSE).await;
-                sent = match head {
-                    "" => stream.readable().await,
-                    _ => stream.write_all(b" ").await,
-                };
+                sent = stream.write_all(b" ").await;
             }
         }
     };
