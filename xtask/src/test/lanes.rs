@@ -2,8 +2,8 @@
 //! is waiting.
 //!
 //! ```text
-//!  first lane   Python's that share the platform | TypeScript's -----------> | what is left of those below
-//!  second lane  all with an internet | a file with platforms of its own | the next file | ...
+//!  first lane   Rust tests -----------> | Python's that share the platform | TypeScript's | what is left of those below
+//!  second lane  SDKs, a newer QEMU, the platform starts | all with an internet | a file with platforms of its own | ...
 //! ```
 //!
 //! Files that took longest in the last run come first, so that both lanes end at about the same time.
@@ -39,34 +39,37 @@ const LONGEST: [(&str, u64); 5] = [
 ];
 const USUAL_SECONDS: u64 = 50;
 
-/// Runs all of them: Python's with the interpreter that is given for each part, and TypeScript's.
-pub fn run(
-    python: impl Fn() -> Command + Sync,
-    typescript: impl FnOnce() -> Result<Counts>,
-) -> Result<Counts> {
-    let mut files = files_of(&program::read(pytest_of(python(), TESTS, &["--collect-only", "-m", ALONE]))?);
-    files.make_contiguous().sort_by_key(|file| Reverse(last_seconds(file)));
-    let files = Mutex::new(files);
-    let marked = |log: &str, marker: &str| pytest(python(), log, TESTS, &["-m", marker]);
-    let the_rest = |mut counts: Counts| -> Result<Counts> {
+/// Files with tests that start platforms of their own, for whichever lane is free.
+#[derive(Debug)]
+pub struct Files(Mutex<VecDeque<String>>);
+
+impl Files {
+    /// Lists them, the longest first.
+    pub fn list(python: Command) -> Result<Self> {
+        let mut files = files_of(&program::read(pytest_of(python, TESTS, &["--collect-only", "-m", ALONE]))?);
+        files.make_contiguous().sort_by_key(|file| Reverse(last_seconds(file)));
+        Ok(Self(Mutex::new(files)))
+    }
+
+    /// Runs files until none is left.
+    pub fn run(&self, python: impl Fn() -> Result<Command>) -> Result<Counts> {
+        let mut counts = Counts::default();
         loop {
-            let next = files.lock().map_err(|_| anyhow!("the other lane panicked"))?.pop_front();
+            let next = self.0.lock().map_err(|_| anyhow!("the other lane panicked"))?.pop_front();
             let Some(file) = next else { return Ok(counts) };
-            counts.add(&pytest(python(), &file, &file, &["-m", ALONE])?);
+            counts.add(&pytest(python()?, &file, &file, &["-m", ALONE])?);
         }
-    };
-    let (first, second) = std::thread::scope(|lanes| {
-        let second = lanes.spawn(|| the_rest(marked("tests/e2e/python-internet", WITH_INTERNET)?));
-        let sharing = marked(TESTS, SHARING).and_then(|mut counts| {
-            counts.add(&typescript()?);
-            Ok(counts)
-        });
-        let first = sharing.and_then(the_rest);
-        (first, second.join())
-    });
-    let mut counts = first?;
-    counts.add(&second.map_err(|_| anyhow!("the tests of the second lane were not run"))??);
-    Ok(counts)
+    }
+}
+
+/// Runs the tests that share the one platform.
+pub fn sharing(python: Command) -> Result<Counts> {
+    pytest(python, TESTS, TESTS, &["-m", SHARING])
+}
+
+/// Runs the tests with platforms of their own in the small internet.
+pub fn with_internet(python: Command) -> Result<Counts> {
+    pytest(python, "tests/e2e/python-internet", TESTS, &["-m", WITH_INTERNET])
 }
 
 /// The files of the tests that `pytest --collect-only -q` lists as `file::test`, each once, in their order.

@@ -18,6 +18,7 @@ mod lanes;
 mod lint;
 mod output;
 mod seed;
+mod shared;
 mod silence;
 mod suites;
 mod timings;
@@ -70,20 +71,27 @@ const fn part(suite: Suite, name: &'static str, run: fn(&Session) -> Result<Coun
 
 /// Steps that run one after the other: each is some lanes beside each other, each lane some parts.
 ///
-/// The platform of the end-to-end tests starts beside the Rust tests: both wait a lot.
+/// Two lanes keep two processors busy to the end: tests wait a lot, and an emulated machine computes on one
+/// processor.
 const STEPS: [&[&[Part]]; 7] = [
     &[&[part(Suite::Tidy, "tidy", Session::tidy)]],
     &[&[part(Suite::Clippy, "clippy", Session::clippy)]],
     &[
-        &[part(Suite::Rust, "rust", Session::rust)],
+        &[
+            part(Suite::Rust, "rust", Session::rust),
+            part(Suite::E2e, "e2e, one platform", Session::sharing),
+            part(Suite::E2e, "e2e, the others", Session::alone),
+        ],
         &[
             part(Suite::Python, "sdk/python", Session::python),
             part(Suite::Typescript, "sdk/typescript", Session::typescript),
             part(Suite::Qemu, "QEMU 10", Session::newer_qemu),
             part(Suite::E2e, "platform starts", Session::start_platform),
+            part(Suite::E2e, "e2e, an internet", Session::with_internet),
+            part(Suite::E2e, "e2e, the others", Session::alone),
         ],
     ],
-    &[&[part(Suite::E2e, "e2e", Session::e2e), part(Suite::E2e, "nothing is left", Session::stop_platform)]],
+    &[&[part(Suite::E2e, "nothing is left", Session::stop_platform)]],
     &[&[part(Suite::Fuzz, "fuzz", Session::fuzz)]],
     &[&[
         part(Suite::Drift, "newest packages", Session::newest_packages),

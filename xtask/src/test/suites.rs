@@ -2,45 +2,34 @@
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::OnceLock;
 use std::thread::available_parallelism;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 
 use super::counts::{Counts, of_cargo, of_node, of_pytest};
 use super::kvm_lab::Lab;
 use super::output::{Errors, silence_max, tee, tee_watched};
-use super::{drift, lanes, lint, seed, timings};
+use super::shared::{AZURITE, Shared};
+use super::{drift, lanes, lint, timings};
 use crate::platform::Scratch;
 use crate::program::{self, cargo, npm, program};
 use crate::tidy::Advisories;
 use crate::tree::Profile;
 use crate::{azurite, checkout, console, fuzz, host, login_provider, postgres, python, qemu, tidy, tree};
 
-/// Variable with the path of Azure's emulator.
-const AZURITE: &str = "PANDASTACK_TEST_AZURITE";
 /// Variable with the path of the login provider.
 const LOGIN_PROVIDER: &str = "PANDASTACK_TEST_LOGIN_PROVIDER";
 /// Variable with the path of Firecracker.
 const FIRECRACKER: &str = "PANDASTACK_FIRECRACKER";
 
-const NOT_STARTED: &str = "no platform was started";
-
-/// Time limit of one test in a full run.
-const FULL_TEST_SECONDS_MAX: &str = "7200";
-
 /// State that suites share.
 pub struct Session {
-    shared: Mutex<Option<SharedPlatform>>,
+    shared: Shared,
+    /// Test files that lanes share.
+    files: OnceLock<lanes::Files>,
     /// Tests that take many minutes run, too.
     full: bool,
-}
-
-/// The platform that most end-to-end tests use.
-struct SharedPlatform {
-    scratch: Scratch,
-    /// The store that other platforms start with.
-    seed: Option<PathBuf>,
 }
 
 impl Session {
@@ -49,7 +38,7 @@ impl Session {
         if tree::in_ci() {
             checkout::enter()?;
         }
-        Ok(Self { shared: Mutex::default(), full })
+        Ok(Self { shared: Shared::new(), files: OnceLock::new(), full })
     }
 
     pub fn tidy(&self) -> Result<Counts> {
@@ -183,12 +172,7 @@ impl Session {
     }
 
     pub fn start_platform(&self) -> Result<Counts> {
-        let scratch = Self::start_scratch(&["base", "postgres-16"])?;
-        let platform = scratch.platform()?;
-        // Before the others, which only tests on the shared platform use: every platform copies all of it.
-        let seed = seed::make(&platform.ready.data_dir)?;
-        platform.build_template("code-interpreter")?;
-        *self.shared()? = Some(SharedPlatform { scratch, seed });
+        self.shared.start(Self::start_scratch, self.full)?;
         Ok(Counts::one(true))
     }
 
@@ -204,41 +188,39 @@ impl Session {
         Ok(scratch)
     }
 
-    /// Both SDKs with real machines: in Python two at a time, in TypeScript once the shared platform is free.
-    pub fn e2e(&self) -> Result<Counts> {
-        host::install_for_tests()?;
-        host::install_browser()?;
-        let (interpreter, postgres, azurite) = (python::ensure()?, postgres::ensure()?, azurite::ensure()?);
-        let shared = self.shared()?;
-        let SharedPlatform { scratch, seed } = shared.as_ref().context(NOT_STARTED)?;
-        let (platform, full) = (scratch.platform()?, self.full);
-        let python = || {
-            // Platforms of one's own take root.
-            let mut python = platform.point(host::as_root(&interpreter));
-            python.env("PANDASTACK_TEST_POSTGRES_BIN", &postgres);
-            python.envs(azurite.as_ref().map(|program| (AZURITE, program)));
-            python.envs(seed.as_ref().map(|image| (seed::SEED, image)));
-            python.envs(full.then_some(("PANDASTACK_TEST_FULL", "1")));
-            python.envs(full.then_some(("PANDASTACK_TEST_SLEEPS", "100")));
-            python.envs(full.then_some(("PYTEST_TIMEOUT", FULL_TEST_SECONDS_MAX)));
-            python
+    /// Tests of both SDKs that share one platform.
+    pub fn sharing(&self) -> Result<Counts> {
+        let shared = self.shared.get()?;
+        let mut counts = lanes::sharing(shared.python()?)?;
+        build_typescript()?;
+        program::run(npm("tests/e2e/typescript", &["ci"]))?;
+        let platform = shared.platform()?;
+        counts.add(&node_test("tests/e2e/typescript", |npm| platform.point(npm))?);
+        Ok(counts)
+    }
+
+    /// Tests with platforms of their own in the small internet.
+    pub fn with_internet(&self) -> Result<Counts> {
+        lanes::with_internet(self.shared.get()?.python()?)
+    }
+
+    /// All other tests with platforms of their own, of which each lane takes the next file.
+    pub fn alone(&self) -> Result<Counts> {
+        let shared = self.shared.get()?;
+        let files = match self.files.get() {
+            Some(files) => files,
+            None => {
+                let listed = lanes::Files::list(shared.python()?)?;
+                self.files.get_or_init(|| listed)
+            }
         };
-        lanes::run(python, || {
-            build_typescript()?;
-            program::run(npm("tests/e2e/typescript", &["ci"]))?;
-            node_test("tests/e2e/typescript", |npm| platform.point(npm))
-        })
+        files.run(|| shared.python())
     }
 
     pub fn stop_platform(&self) -> Result<Counts> {
-        let shared = self.shared()?.take().context(NOT_STARTED)?;
-        let left = shared.scratch.stop()?;
+        let left = self.shared.stop()?;
         left.iter().for_each(|thing| eprintln!("left behind: {thing}"));
         Ok(Counts::one(left.is_empty()))
-    }
-
-    fn shared(&self) -> Result<MutexGuard<'_, Option<SharedPlatform>>> {
-        self.shared.lock().map_err(|_| anyhow!("a suite with the shared platform panicked"))
     }
 }
 
