@@ -301,6 +301,9 @@ fn copy(
     let mut step = CopyStep { add: keyword == "ADD", ..CopyStep::default() };
     for given in flags {
         match (flag(given), step.add) {
+            (("from", Some(value)), false) if value.contains('$') => {
+                return Err(format!("--from={value} cannot have variables; name it by FROM ... AS"));
+            }
             (("from", Some(value)), false) => step.from = Some(value.to_owned()),
             (("chown", Some(value)), _) => step.chown = Some(value.to_owned()),
             (("chmod", Some(value)), _) => step.chmod = Some(value.to_owned()),

@@ -30,7 +30,7 @@ pub use words::{EXPAND_DEPTH_MAX, EXPANDED_BYTES_MAX, ExpandError, expand, expan
 
 /// Largest Dockerfile. Beyond it: an error.
 pub const DOCKERFILE_BYTES_MAX: usize = 128 * 1024;
-/// Stages of a Dockerfile. Beyond it: an error.
+/// Stages of a Dockerfile, and images that it copies from. Beyond it: an error.
 pub const STAGES_MAX: usize = 50;
 /// Instructions of a Dockerfile, without `FROM`. Beyond it: an error.
 pub const STEPS_MAX: usize = 500;
@@ -95,5 +95,23 @@ impl Dockerfile {
         let wanted = name.to_ascii_lowercase();
         let named = self.stages.iter().position(|stage| stage.name.as_deref() == Some(wanted.as_str()));
         named.or_else(|| name.parse().ok().filter(|index| *index < self.stages.len()))
+    }
+
+    /// Images that a `COPY --from` names, each with the first step that does. A stage, by its name or number,
+    /// is none.
+    pub fn copied_images(&self) -> Vec<(&str, &Step)> {
+        let mut images: Vec<(&str, &Step)> = Vec::new();
+        for step in self.stages.iter().flat_map(|stage| &stage.steps) {
+            let Instruction::Copy(copy) = &step.instruction else { continue };
+            let Some(from) = copy.from.as_deref().filter(|from| self.is_image(from)) else { continue };
+            if images.iter().all(|(image, _)| *image != from) {
+                images.push((from, step));
+            }
+        }
+        images
+    }
+
+    fn is_image(&self, from: &str) -> bool {
+        self.stage(from).is_none() && from.bytes().any(|byte| !byte.is_ascii_digit())
     }
 }

@@ -45,5 +45,12 @@ pub fn parse(text: &str) -> Result<Dockerfile, ParseError> {
     if stages.is_empty() {
         return Err(ParseError::new(1, "the file has no FROM; start with one, such as FROM base"));
     }
-    Ok(Dockerfile { args, stages, escape })
+    let file = Dockerfile { args, stages, escape };
+    match file.copied_images().get(STAGES_MAX - file.stages.len()) {
+        Some((_, step)) => {
+            let message = format!("the file has more than {STAGES_MAX} stages and images to copy from");
+            Err(ParseError::new(step.line, message))
+        }
+        None => Ok(file),
+    }
 }

@@ -78,6 +78,23 @@ fn a_two_stage_node_dockerfile_is_parsed() {
 }
 
 #[test]
+fn images_to_copy_from_are_listed_once_and_stages_are_not() {
+    let file = parse(
+        "FROM base AS one\nCOPY --from=nginx:1.27 /a /b\nCOPY --from=later a b\nCOPY --from=7 a b\n\
+         FROM base AS later\nCOPY --from=ONE a b\nCOPY --from=nginx:1.27 /c /d\nCOPY --from=team/app a b\n",
+    )
+    .unwrap();
+    let images = file.copied_images();
+    let shown: Vec<_> = images.iter().map(|(image, step)| (*image, step.line)).collect();
+    assert_eq!(shown, [("nginx:1.27", 2), ("team/app", 8)]);
+    let copies: String = (0..50).map(|number| format!("COPY --from=image{number} a b\n")).collect();
+    let refused = parse(&format!("FROM base\n{copies}")).unwrap_err();
+    assert!(refused.message.contains("more than 50 stages and images"), "{refused}");
+    assert_eq!(refused.line, 51);
+    assert!(parse("FROM base\nCOPY --from=$A a b\n").unwrap_err().message.contains("cannot have variables"));
+}
+
+#[test]
 fn a_scratch_go_dockerfile_is_parsed() {
     let file = parse(
         "FROM --platform=$BUILDPLATFORM golang AS build\nRUN CGO_ENABLED=0 go build -o /out/app ./cmd\n\

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pandastack_dockerfile::{Dockerfile, Instruction, parse};
+use pandastack_dockerfile::{Dockerfile, Instruction, Stage, Step, parse};
 use pandastack_store::clock::now;
 use pandastack_store::templates::{BuildRecord, LayerRecord};
 use pandastack_types::SnapshotId;
@@ -26,6 +26,8 @@ pub(crate) struct Build<'a> {
     /// Steps in all.
     pub(crate) total: usize,
     pub(crate) file: Dockerfile,
+    /// Stages of images and templates that only a `COPY --from` names. Their numbers follow those of the file.
+    pub(crate) copied: Vec<Stage>,
     /// Head of each stage that was begun.
     pub(crate) heads: Vec<Option<Head>>,
     /// Steps that came from an earlier build.
@@ -59,8 +61,28 @@ impl<'a> Build<'a> {
                     .map_err(|error| BuildError::from(error).at(0, Some(step.line), &step.text))?;
             }
         }
-        let heads = file.stages.iter().map(|_| None).collect();
-        Ok(Self { templates, record, start, log, deadline, globals, total: 0, file, heads, cached_steps: 0 })
+        let copied: Vec<Stage> =
+            file.copied_images().into_iter().map(|(image, step)| image_stage(image, step)).collect();
+        let heads = file.stages.iter().chain(&copied).map(|_| None).collect();
+        Ok(Self {
+            templates,
+            record,
+            start,
+            log,
+            deadline,
+            globals,
+            total: 0,
+            file,
+            copied,
+            heads,
+            cached_steps: 0,
+        })
+    }
+
+    /// A stage by its number.
+    pub(crate) fn stage(&self, index: usize) -> &Stage {
+        let own = &self.file.stages;
+        own.get(index).unwrap_or_else(|| &self.copied[index - own.len()])
     }
 
     /// A stage before another.
@@ -68,10 +90,17 @@ impl<'a> Build<'a> {
         self.file.stage(name).filter(|index| *index < than)
     }
 
-    /// The stage that `COPY --from` names.
+    /// The stage whose files a `COPY --from` of another stage means.
+    pub(crate) fn copied_stage(&self, name: &str, than: usize) -> Option<usize> {
+        let copied = || self.copied.iter().position(|stage| stage.from == name);
+        self.earlier(name, than).or_else(|| copied().map(|index| self.file.stages.len() + index))
+    }
+
+    /// The same in a step that runs: the stage has been built.
     pub(crate) fn stage_of(&self, name: &str) -> Result<usize, BuildError> {
-        let found = self.file.stage(name).filter(|index| self.heads[*index].is_some());
-        found.ok_or_else(|| BuildError::new(format!("`{name}` is not an earlier stage of this Dockerfile")))
+        let found = self.copied_stage(name, self.file.stages.len());
+        let built = found.filter(|index| self.heads[*index].is_some());
+        built.ok_or_else(|| unknown_stage(name))
     }
 
     /// Head of a started stage.
@@ -114,4 +143,14 @@ impl<'a> Build<'a> {
             false => Ok(left),
         }
     }
+}
+
+/// The stage from whose files a step copies, which has no steps of its own.
+fn image_stage(image: &str, step: &Step) -> Stage {
+    Stage { line: step.line, from: image.to_owned(), platform: None, name: None, steps: Vec::new() }
+}
+
+/// The error for a stage that does not exist, or not yet.
+pub(crate) fn unknown_stage(name: &str) -> BuildError {
+    BuildError::new(format!("`{name}` is not an earlier stage of this Dockerfile"))
 }

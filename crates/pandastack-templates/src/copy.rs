@@ -146,7 +146,7 @@ impl CopySpec {
         });
         let dest = scope.expand(&step.dest)?;
         Ok(Self {
-            from: step.from.as_ref().map(|from| scope.expand(from)).transpose()?,
+            from: step.from.clone(),
             sources,
             heredocs,
             exclude: scope.expand_all(&step.exclude)?,

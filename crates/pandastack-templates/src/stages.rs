@@ -6,7 +6,7 @@ use pandastack_dockerfile::{Instruction, Stage};
 use pandastack_types::SnapshotId;
 
 use crate::base;
-use crate::build::{Build, Built};
+use crate::build::{Build, Built, unknown_stage};
 use crate::build_error::BuildError;
 use crate::key;
 use crate::machines::Origin;
@@ -20,12 +20,12 @@ impl Build<'_> {
     pub(crate) async fn run(mut self) -> Result<Built, BuildError> {
         let target = self.target()?;
         let needed = self.needed(target)?;
-        self.total = needed.iter().map(|index| 1 + self.file.stages[*index].steps.len()).sum();
+        self.total = needed.iter().map(|index| 1 + self.stage(*index).steps.len()).sum();
         self.total += self.start.steps.len();
         self.total += usize::from(self.start.start_command.is_some() || self.start.ready.is_some());
         let mut number = 0;
         for index in needed {
-            let stage = self.file.stages[index].clone();
+            let stage = self.stage(index).clone();
             number += 1;
             let mut head = self.begin(number, &stage, index).await?;
             head.scope.predefine(&self.globals);
@@ -114,33 +114,35 @@ impl Build<'_> {
         }
     }
 
-    /// The stages that a stage needs, and itself, in order.
-    fn needed(&self, target: usize) -> Result<BTreeSet<usize>, BuildError> {
+    /// The stages that a stage needs, and itself, in order: those of copied images first.
+    fn needed(&self, target: usize) -> Result<Vec<usize>, BuildError> {
         let (mut needed, mut open) = (BTreeSet::new(), vec![target]);
         while let Some(index) = open.pop() {
             if !needed.insert(index) {
                 continue;
             }
-            let stage = &self.file.stages[index];
+            let stage = self.stage(index);
             open.extend(self.earlier(&self.globals.expand(&stage.from)?, index));
             for step in &stage.steps {
                 if let Instruction::Copy(copy) = &step.instruction
                     && let Some(from) = &copy.from
                 {
-                    let found = self.earlier(from, index).ok_or_else(|| {
-                        let why = format!("`{from}` is not an earlier stage of this Dockerfile");
-                        BuildError::new(why).at(0, Some(step.line), &step.text)
-                    })?;
-                    open.push(found);
+                    let found = self.copied_stage(from, index);
+                    open.push(found.ok_or_else(|| unknown_stage(from).at(0, Some(step.line), &step.text))?);
                 }
             }
         }
-        Ok(needed)
+        let own = needed.iter().copied().filter(|index| *index < self.file.stages.len());
+        let copied = needed.iter().copied().filter(|index| *index >= self.file.stages.len());
+        Ok(copied.chain(own).collect())
     }
 
     /// Creates the head from which a stage starts.
     async fn begin(&self, number: usize, stage: &Stage, index: usize) -> Result<Head, BuildError> {
-        let text = format!("FROM {}", stage.from);
+        let text = match index < self.file.stages.len() {
+            true => format!("FROM {}", stage.from),
+            false => format!("COPY --from={}", stage.from),
+        };
         let log = self.log.step(number, self.total, &text).await;
         let begun = base::begin(self, stage, index, &log).await;
         match &begun {

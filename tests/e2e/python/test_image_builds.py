@@ -151,7 +151,9 @@ def test_an_image_without_a_shell(
     client: PandaStack, platform: Platform, registry: Registry, busybox: bytes, tmp_path: Path
 ) -> None:
     (tmp_path / "app").write_bytes(busybox)
+    other = registry.push("team/other", Image.of([base_layer(busybox).add("etc/greeting", b"hi").tar()], {}))
     dockerfile = "FROM scratch\nCOPY --chmod=755 app /busybox\nRUN [\"/busybox\", \"touch\", \"/made\"]\n"
+    dockerfile += f"COPY --from={other} /etc/greeting /copied/\n"
     (tmp_path / "Dockerfile").write_text(dockerfile)
     name = name_of()
     built = command_line(platform, "template", "build", "--name", name, str(tmp_path))
@@ -163,7 +165,7 @@ def test_an_image_without_a_shell(
         headers, body = {"X-API-Key": config["token"]}, {"argv": ["/busybox", "ls", "/"]}
         done = httpx.post(url, headers=headers, json=body, timeout=60).json()
         listed = set(done["stdout"].split())
-        assert {"busybox", "made"} <= listed and not listed & {"bin", "srv", "home"}, done
+        assert {"busybox", "made", "copied"} <= listed and not listed & {"bin", "srv", "home"}, done
 
 
 def test_an_archive_of_docker_save(

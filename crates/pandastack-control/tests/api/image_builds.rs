@@ -100,6 +100,24 @@ async fn an_image_that_cannot_be_used_is_named_and_leaves_nothing() {
 }
 
 #[tokio::test]
+async fn files_are_copied_from_an_image_that_no_stage_names() {
+    let world = World::start().await;
+    let agent = world.agent("host-a", 8192).await;
+    let text = "FROM base\nCOPY --from=nginx:1.27 /etc/nginx /etc/nginx\nCOPY --from=nginx:1.27 /a /b\nRUN one\n";
+    let done = build(&world, text).await;
+    assert_eq!((&done["status"], &done["steps"]), (&json!("done"), &json!(5)), "{done}");
+    let fetched = take_commands(&agent).iter().filter(|word| *word == "/srv/pull/pull.py").count();
+    assert_eq!(fetched, 1, "the image is fetched once");
+    assert_eq!(build(&world, text).await["cached_steps"], 3);
+    agent.lock().image_push = 1;
+    assert_eq!(build(&world, text).await["cached_steps"], 0, "the tag moved");
+    let failed = build(&world, "FROM base\nCOPY --from=team/missing /a /b\n").await;
+    let message = failed["error"].as_str().unwrap();
+    assert!(message.contains("line 2 (`COPY --from=team/missing`): image `missing`"), "{failed}");
+    no_machines(&agent).await;
+}
+
+#[tokio::test]
 async fn credentials_go_to_their_registry_and_are_not_kept() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;

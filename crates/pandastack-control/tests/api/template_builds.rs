@@ -119,7 +119,7 @@ async fn a_failed_step_is_reported_and_cleaned_up() {
         ("FROM missing-here", "not found"),
         ("FROM --platform=linux/arm64 base", "linux/arm64"),
         ("FROM base\nRUN --network=none a", "--network=none"),
-        ("FROM base\nCOPY --from=later a b", "not an earlier stage"),
+        ("FROM base\nCOPY --from=1 a b", "not an earlier stage"),
     ] {
         let id = begin(&world, "mine", dockerfile).await;
         let build = ended(&world, &id).await;

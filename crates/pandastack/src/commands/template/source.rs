@@ -61,7 +61,9 @@ impl SourceArgs {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         let all = authfile::parse(&text).with_context(|| format!("cannot read {}", path.display()))?;
-        let names: Vec<&str> = dockerfile.stages.iter().map(|stage| stage.from.as_str()).collect();
+        let bases = dockerfile.stages.iter().map(|stage| stage.from.as_str());
+        let copied = dockerfile.copied_images().into_iter().map(|(image, _)| image);
+        let names: Vec<&str> = bases.chain(copied).collect();
         let images: Vec<ImageReference> = names.iter().filter_map(|name| name.parse().ok()).collect();
         let is_any = names.iter().any(|name| name.contains('$'));
         let is_wanted =
@@ -111,6 +113,7 @@ mod tests {
             found.map(|found| found.into_iter().map(|one| one.registry).collect::<Vec<_>>())
         };
         assert_eq!(registries("FROM ghcr.io/team/app\n").unwrap(), ["ghcr.io"]);
+        assert_eq!(registries("FROM base\nCOPY --from=quay.io/a /b /c\n").unwrap(), ["quay.io"]);
         assert_eq!(registries("ARG A\nFROM $A\n").unwrap(), ["ghcr.io", "quay.io"]);
         assert!(registries("FROM python\n").unwrap_err().to_string().contains("no credentials"));
     }
