@@ -160,6 +160,12 @@ impl Machine {
         ops::snapshot::take(&self.sandboxes, record, client, request, SnapshotKind::Service).await
     }
 
+    /// Takes a snapshot that belongs to the user, as if a client had asked for it.
+    pub async fn snapshot_for_user(&self, request: CreateSnapshot) -> Result<SnapshotRecord> {
+        let (record, client) = (self.record.clone(), self.client.clone());
+        ops::snapshot::take(&self.sandboxes, record, client, request, SnapshotKind::Manual).await
+    }
+
     /// Kills processes that steps with a tag left running: interrupted steps, and background processes of
     /// others.
     pub async fn end_steps(&self, tag: &str) -> Result<()> {

@@ -19,6 +19,7 @@
 //! | `base`, `image` | the base that a `FROM` names; images, which machines fetch and unpack |
 //! | `plan`, `scope`, `key` | steps in one form; variables and configuration; keys of layers. Pure |
 //! | `machines`, `context` | builder machines, and the machine that holds the files of a build |
+//! | `debug` | the machine of a failed step, kept for the user |
 //! | `ready` | when a start command is ready |
 //! | `log`, `build_error` | logs and errors of builds |
 //! | `prune` | deleting unneeded layers, versions and snapshots |
@@ -36,6 +37,7 @@ pub mod build_routes;
 pub mod catalogue;
 mod context;
 mod copy;
+mod debug;
 mod image;
 mod key;
 mod log;

@@ -8,6 +8,7 @@ use pandastack_types::SnapshotId;
 use crate::base;
 use crate::build::{Build, Built, unknown_stage};
 use crate::build_error::BuildError;
+use crate::debug;
 use crate::key;
 use crate::machines::Origin;
 use crate::plan::PlannedStep;
@@ -33,9 +34,10 @@ impl Build<'_> {
                 number += 1;
                 // Instructions that only configure wait for nothing, so nothing else ends them.
                 self.time_left()?;
-                match step::run(&mut self, &mut head, number, one).await? {
-                    Outcome::Cached => self.cached_steps += 1,
-                    Outcome::Configured | Outcome::Ran => {}
+                match step::run(&mut self, &mut head, number, one).await {
+                    Ok(Outcome::Cached) => self.cached_steps += 1,
+                    Ok(Outcome::Configured | Outcome::Ran) => {}
+                    Err(error) => return Err(debug::keep(&self, &head, error).await),
                 }
             }
             if index != target {
@@ -97,7 +99,7 @@ impl Build<'_> {
             Ok(()) => log.end("DONE").await,
             Err(error) => {
                 log.end(&format!("ERROR: {}", error.message)).await;
-                return Err(error);
+                return Err(debug::keep(self, head, error).await);
             }
         }
         head.save(self, &key, "started").await

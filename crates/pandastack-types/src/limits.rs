@@ -367,6 +367,8 @@ pub const TEMPLATE_BUILDS_PER_WORKSPACE_AT_ONCE_MAX: usize = 2;
 pub const TEMPLATE_BUILD_WAIT_SECONDS_MAX: u64 = 900;
 /// Longest duration of a build. Then its step is killed and it fails.
 pub const TEMPLATE_BUILD_SECONDS_MAX: u64 = 2 * 3600;
+/// Seconds for which the machine of a failed build step is kept, if the build asks for it.
+pub const TEMPLATE_DEBUG_SECONDS: u64 = 3600;
 /// Longest time for a start command to become ready. Then the build fails.
 pub const TEMPLATE_READY_SECONDS_MAX: u64 = 300;
 /// Bytes of one upload of a build's files. Beyond it: 413 `body_too_large`.

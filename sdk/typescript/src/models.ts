@@ -345,7 +345,10 @@ export type TemplateBuild = WireRecord<{
   cached_steps?: number;
   /** Cause of a failure on the host; operator keys only. */
   detail?: string;
-  /** Place of the failure: `step`, `line`, `instruction`, `exit_code` and the last `output`. */
+  /**
+   * Place of the failure: `step`, `line`, `instruction`, `exit_code` and the last `output`; with `debug`, the
+   * `snapshot_id` of its machine and the `config` of its commands.
+   */
   failure?: JsonObject;
 }>;
 

@@ -110,6 +110,7 @@ export class TemplatesAPI {
       ready: options.ready,
       no_cache: options.noCache,
       registries: options.registries,
+      debug: options.debug,
     });
     if (directory === undefined) {
       return buildOf((await this.#transport.send(post("/templates/builds", { ...begin, start }))).record());

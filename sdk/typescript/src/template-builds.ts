@@ -50,4 +50,6 @@ export interface BuildTemplateOptions {
   noCache?: boolean;
   /** Credentials for the registries of images in `FROM`. */
   registries?: { registry: string; username: string; password: string }[];
+  /** Keep the machine of a step that fails for an hour: its snapshot is `failure.snapshot_id`. */
+  debug?: boolean;
 }

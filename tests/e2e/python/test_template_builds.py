@@ -81,12 +81,14 @@ def test_a_dockerfile_becomes_a_template(client: PandaStack, template: str, dire
     assert done.cached_steps is not None and done.cached_steps >= 5, done
 
     # A failing step is named, and the template stays as it is.
-    (directory / "Dockerfile").write_text(DOCKERFILE.format(name=template) + "RUN echo last words; exit 7\n")
-    broken = client.templates.build(template, directory, args={"WHO": "you"})
+    (directory / "Dockerfile").write_text(DOCKERFILE.format(name=template) + "RUN echo last words | tee /tmp/words; exit 7\n")
+    broken = client.templates.build(template, directory, args={"WHO": "you"}, debug=True)
     with pytest.raises(TemplateBuildError) as caught:
         client.templates.wait_for_build(broken.id, poll_interval=0.2)
     failure = caught.value.build.failure or {}
     assert (failure["line"], failure["exit_code"], failure["output"]) == (16, 7, ["last words"]), failure
+    with client.sandboxes.create(from_snapshot=failure["snapshot_id"]) as machine:
+        assert machine.exec("cat /tmp/words /app/built.txt").stdout == "last words\nbuilt for you\n"
     version = client.templates.get(template).version or {}
     assert version["build_id"] == again.id
     assert {tag["tag"]: tag["build_id"] for tag in version["tags"]} == {"latest": again.id, "v1": began.id}

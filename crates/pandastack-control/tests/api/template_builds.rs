@@ -128,6 +128,23 @@ async fn a_failed_step_is_reported_and_cleaned_up() {
 }
 
 #[tokio::test]
+async fn the_machine_of_a_failed_step_is_kept_on_request() {
+    let world = World::start().await;
+    let agent = world.agent("host-a", 8192).await;
+    let text = "FROM base\nENV A=1\nARG SECRET=2\nUSER app\nRUN fail\n";
+    let start = json!({"dockerfile": text, "debug": true});
+    let body = json!({"name": "mine", "start": start});
+    let id = world.post("/v1/templates/builds", body).await.expect(202)["id"].as_str().unwrap().to_owned();
+    let failure = ended(&world, &id).await["failure"].clone();
+    assert_eq!(failure["config"], json!({"env": {"A": "1"}, "user": "app"}), "no ARG, which may be a secret");
+    no_machines(&agent).await;
+    let snapshot = failure["snapshot_id"].as_str().unwrap();
+    let kept = world.get(&format!("/v1/snapshots/{snapshot}")).await.expect(200);
+    assert!(kept["expires_at"].is_string(), "{kept}");
+    world.post("/v1/sandboxes", json!({"from_snapshot": snapshot})).await.expect(201);
+}
+
+#[tokio::test]
 async fn bad_build_requests_create_nothing() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;

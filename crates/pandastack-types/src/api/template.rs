@@ -167,6 +167,9 @@ pub struct StartBuild {
     /// in no layer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub registries: Vec<RegistryCredentials>,
+    /// If a step fails, keep its machine as a snapshot for one hour. The build's `failure` names it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub debug: bool,
 }
 
 /// Credentials for a container registry.
@@ -305,6 +308,12 @@ pub struct BuildFailure {
     /// Last lines of the command's output.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub output: Vec<String>,
+    /// Snapshot of the machine of the failed step, if the build was started with `debug`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snapshot_id: Option<SnapshotId>,
+    /// How that step ran commands.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub config: Option<ImageConfig>,
 }
 
 /// A volume that each sandbox of a template gets, as a copy of the template's data.

@@ -48,9 +48,19 @@ pub struct AttachArgs {
 pub async fn shell(client: &Client, args: ShellArgs, output: Output) -> Result<ExitCode> {
     let id = resolve(client, &args.id).await?;
     let exec = ExecRequest { user: args.user, cwd: args.cwd, ..ExecRequest::default() };
+    shell_in(client, &id, exec, output).await
+}
+
+/// Opens a shell with these settings.
+pub async fn shell_in(
+    client: &Client,
+    id: &SandboxId,
+    exec: ExecRequest,
+    output: Output,
+) -> Result<ExitCode> {
     let start = StartProcess { exec, pty: Some(raw_terminal::size()), ..StartProcess::default() };
-    let process = client.start_process(&id, &start).await?;
-    attach_terminal(client, &id, process, (0, 0), output).await
+    let process = client.start_process(id, &start).await?;
+    attach_terminal(client, id, process, (0, 0), output).await
 }
 
 /// Attaches to a running process.

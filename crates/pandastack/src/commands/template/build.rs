@@ -11,8 +11,8 @@ use pandastack_types::api::{BuildStatus, CreateBuild, ReadyCheck, StartBuild, Te
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::io::ReaderStream;
 
-use super::context;
 use super::source::{SourceArgs, Upload};
+use super::{context, debug};
 use crate::commands::create::follow_build;
 use crate::commands::pairs::pairs;
 use crate::commands::wait::WaitArgs;
@@ -61,6 +61,9 @@ pub struct Args {
     /// Build without the cache
     #[arg(long, requires = "name")]
     no_cache: bool,
+    /// If a step fails, keep its machine for an hour and open a shell in it
+    #[arg(long, requires = "name")]
+    debug: bool,
     #[command(flatten)]
     wait: WaitArgs,
 }
@@ -120,6 +123,7 @@ async fn build(client: &Client, args: Args, name: String, output: Output) -> Res
         no_cache: args.no_cache,
         start_command: args.start,
         ready: args.ready,
+        debug: args.debug,
         ..StartBuild::default()
     };
     let request = CreateBuild {
@@ -162,10 +166,11 @@ async fn build(client: &Client, args: Args, name: String, output: Output) -> Res
     if ended.status != BuildStatus::Done {
         let why = ended.error.unwrap_or_else(|| "no reason was reported".to_owned());
         let mut failure = Failure::new(format!("cannot build template `{name}`: {why}"));
-        for line in ended.failure.map(|failure| failure.output).unwrap_or_default() {
+        let place = ended.failure.unwrap_or_default();
+        for line in &place.output {
             failure = failure.hint(format!("output: {line}"));
         }
-        return Err(failure.into());
+        return Err(debug::offer(client, place, failure, output).await.into());
     }
     show(&client.get_template(&name).await?, began, output)
 }

@@ -3,6 +3,7 @@
 mod authfile;
 mod build;
 mod context;
+mod debug;
 mod source;
 
 use std::process::ExitCode;

@@ -82,6 +82,7 @@ class TemplatesAPI:
         memory_mb: Optional[int] = None,
         no_cache: bool = False,
         registries: Sequence[Mapping[str, str]] = (),
+        debug: bool = False,
     ) -> TemplateBuild:
         """Start to build a template from the text of a ``dockerfile`` or the ``Dockerfile`` in ``directory``.
 
@@ -89,7 +90,8 @@ class TemplatesAPI:
         ``steps`` follow the Dockerfile, such as ``{"run": {"command": "make"}}``. With ``keep_latest``, only
         ``tags`` point to the version. ``ready`` says when ``start_command`` is ready, such as
         ``{"port": 8080}``. ``registries`` are credentials for the images of ``FROM``, such as
-        ``{"registry": "ghcr.io", "username": "me", "password": token}``.
+        ``{"registry": "ghcr.io", "username": "me", "password": token}``. With ``debug``, the machine of a step
+        that fails is kept for an hour: its snapshot is ``failure["snapshot_id"]``.
         To wait for the end, call :meth:`wait_for_build`.
         """
         if dockerfile is None:
@@ -108,6 +110,7 @@ class TemplatesAPI:
             ready=dict(ready) if ready else None,
             no_cache=no_cache or None,
             registries=[dict(one) for one in registries] or None,
+            debug=debug or None,
         )
         if directory is None:
             call = _wire.post("/templates/builds", {**begin, "start": start})
