@@ -112,7 +112,8 @@ export {
 } from "./databases.js";
 export { SnapshotsAPI, TemplatesAPI, TokensAPI, WorkspacesAPI } from "./resources.js";
 export type { CreateTokenOptions, QuotaLimits } from "./resources.js";
-export type { BuildTemplateOptions, TemplateBuildStep } from "./template-builds.js";
+export { TemplateRecipe } from "./recipe.js";
+export type { BuildTemplateOptions, ReadyCheck, TemplateBuildStep } from "./template-builds.js";
 export { type AddMemberOptions, type Member, MembersAPI, type MemberSession } from "./members.js";
 export { VolumesAPI } from "./volumes.js";
 export type { CreateRetryEvent } from "./retry.js";

@@ -20,7 +20,7 @@ import {
 import { withSecrets } from "./printed.js";
 import { importBuiltin } from "./runtime.js";
 import type { Transport } from "./transport.js";
-import { type BuildTemplateOptions, stepRecord } from "./template-builds.js";
+import { type BuildTemplateOptions, stepRecord, withRecipe } from "./template-builds.js";
 import {
   type Call,
   del,
@@ -84,16 +84,17 @@ export class TemplatesAPI {
   }
 
   /**
-   * Start building a template from a Dockerfile, by default the one in `directory`, whose files it can copy. Wait for the
-   * end with {@link waitForBuild}.
+   * Start building a template from a recipe or a Dockerfile, by default the one in `directory`, whose files it can copy.
+   * Wait for the end with {@link waitForBuild}.
    */
-  async build(name: string, options: BuildTemplateOptions): Promise<TemplateBuild> {
+  async build(name: string, specification: BuildTemplateOptions): Promise<TemplateBuild> {
+    const options = withRecipe(specification);
     const { directory } = options;
     let { dockerfile } = options;
     if (dockerfile === undefined && directory !== undefined) {
       dockerfile = await (await importBuiltin("fs/promises")).readFile(`${directory}/Dockerfile`, "utf8");
     }
-    if (dockerfile === undefined) throw new BadRequestError("give a dockerfile, or a directory that has one");
+    if (dockerfile === undefined) throw new BadRequestError("give a recipe, a dockerfile, or a directory that has one");
     const begin = given({
       name,
       tags: options.tags,

@@ -1,4 +1,6 @@
 // What a template is built from.
+import { BadRequestError } from "./errors.js";
+import type { TemplateRecipe } from "./recipe.js";
 import { given } from "./wire.js";
 
 /** A build step that is not text of a Dockerfile. `noCache` also holds for the steps that follow. */
@@ -8,6 +10,9 @@ export type TemplateBuildStep =
   | { env: Record<string, string> }
   | { workdir: string }
   | { user: string };
+
+/** How to tell that a start command is ready. */
+export type ReadyCheck = { port: number } | { url: string } | { file: string } | { process: string } | { command: string };
 
 /** A step as the API takes it. */
 export function stepRecord(step: TemplateBuildStep): unknown {
@@ -26,6 +31,8 @@ export function stepRecord(step: TemplateBuildStep): unknown {
 export interface BuildTemplateOptions {
   /** A local directory whose files the Dockerfile can copy, but for those that its `.dockerignore` excludes. */
   directory?: string;
+  /** Base, steps and start command from code, instead of a Dockerfile. */
+  recipe?: TemplateRecipe;
   /** Content of the Dockerfile. Default: the one in `directory`. */
   dockerfile?: string;
   /** Steps that follow the Dockerfile. */
@@ -41,7 +48,7 @@ export interface BuildTemplateOptions {
   /** Command that runs in every sandbox from the start. */
   startCommand?: string;
   /** Check that the start command is ready. */
-  ready?: { port: number } | { url: string } | { file: string } | { process: string } | { command: string };
+  ready?: ReadyCheck;
   /** Virtual processors of its sandboxes. */
   cpu?: number;
   /** Memory of its sandboxes in MiB, in steps of 128. */
@@ -52,4 +59,15 @@ export interface BuildTemplateOptions {
   registries?: { registry: string; username: string; password: string }[];
   /** Keep the machine of a step that fails for an hour: its snapshot is `failure.snapshot_id`. */
   debug?: boolean;
+}
+
+/** The options with what the recipe says, if there is one. */
+export function withRecipe(options: BuildTemplateOptions): BuildTemplateOptions {
+  const { recipe, ...others } = options;
+  if (recipe === undefined) return options;
+  if ([others.dockerfile, others.steps, others.startCommand, others.ready].some((one) => one !== undefined)) {
+    throw new BadRequestError("a recipe has its own base, steps, start command and ready check");
+  }
+  const { base, steps, startCommand, ready } = recipe;
+  return { ...others, dockerfile: `FROM ${base}\n`, steps: steps.length > 0 ? [...steps] : undefined, startCommand, ready };
 }

@@ -111,6 +111,7 @@ from .models import (
     Usage,
     WriteResult,
 )
+from .recipe import TemplateRecipe
 from .schedule_models import NextRuns, Schedule, ScheduleRun, command_target, http_target
 from .volume_models import VolumeInfo
 
@@ -226,6 +227,7 @@ __all__ = [
     "Template",
     "TemplateBuild",
     "TemplateBuildError",
+    "TemplateRecipe",
     "TemplatesAPI",
     "Token",
     "TokensAPI",

@@ -15,6 +15,7 @@ from .._wire import segment
 from ..errors import BadRequestError, PandaStackError, RequestTimeout, TemplateBuildError
 from ..account_models import Token, WorkspaceInfo
 from ..models import SnapshotInfo, Template, TemplateBuild
+from ..recipe import TemplateRecipe
 from ._io import run_blocking, sleep
 from .exec_stream import server_events
 from .filesystem import _pieces
@@ -70,6 +71,7 @@ class TemplatesAPI:
         name: str,
         directory: Optional[Union[str, Path]] = None,
         *,
+        recipe: Optional[TemplateRecipe] = None,
         dockerfile: Optional[str] = None,
         steps: Sequence[Mapping[str, Any]] = (),
         tags: Sequence[str] = (),
@@ -84,7 +86,7 @@ class TemplatesAPI:
         registries: Sequence[Mapping[str, str]] = (),
         debug: bool = False,
     ) -> TemplateBuild:
-        """Start to build a template from the text of a ``dockerfile`` or the ``Dockerfile`` in ``directory``.
+        """Start to build a template from a ``recipe``, a ``dockerfile`` or the ``Dockerfile`` in ``directory``.
 
         The build can copy the files of ``directory``, except those that its ``.dockerignore`` excludes.
         ``steps`` follow the Dockerfile, such as ``{"run": {"command": "make"}}``. With ``keep_latest``, only
@@ -94,9 +96,14 @@ class TemplatesAPI:
         that fails is kept for an hour: its snapshot is ``failure["snapshot_id"]``.
         To wait for the end, call :meth:`wait_for_build`.
         """
+        if recipe is not None:
+            if dockerfile is not None or steps or start_command is not None or ready is not None:
+                raise BadRequestError("a recipe has its own base, steps, start command and ready check")
+            dockerfile, steps = f"FROM {recipe.base}\n", recipe.steps
+            start_command, ready = recipe.start_command, recipe.ready
         if dockerfile is None:
             if directory is None:
-                raise BadRequestError("give a dockerfile, or a directory that has one")
+                raise BadRequestError("give a recipe, a dockerfile, or a directory that has one")
             dockerfile = run_blocking(Path(directory, "Dockerfile").read_text)
         begin = _wire.given(
             name=name, tags=list(tags) or None, keep_latest=keep_latest or None, cpu=cpu, memory_mb=memory_mb
