@@ -25,6 +25,7 @@ mod samples;
 mod scale;
 mod soak;
 mod state;
+mod templates;
 mod tenants;
 mod vite;
 mod wake;
@@ -54,6 +55,8 @@ enum Command {
     Wake(WakeArgs),
     /// Many lives, many machines, many streams, large files
     Scale(ScaleArgs),
+    /// Template builds: rebuilds, the cost of a build over its commands, creates, images
+    Templates(templates::Args),
     /// A hostile workspace beside a working one
     Tenants(tenants::Args),
     /// Hours of mixed work with faults
@@ -225,6 +228,7 @@ async fn main() -> Result<()> {
         Command::Network(args) => network(&args),
         Command::Wake(args) => wake(args).await,
         Command::Scale(args) => scale(args).await,
+        Command::Templates(args) => templates::run(args).await,
         Command::Tenants(args) => tenants::run(args).await,
         Command::Soak(args) => soak::run(args).await,
     }

@@ -77,6 +77,12 @@ pub enum Command {
         #[arg(long, value_name = "COUNT")]
         idle: Option<u32>,
     },
+    /// Template builds: rebuilds, the cost of a build over its commands, creates, images
+    Templates {
+        /// Enough samples for percentiles that are worth publishing
+        #[arg(long)]
+        full: bool,
+    },
     /// A hostile workspace does ten attacks beside a working one
     Tenants {
         /// Long enough for percentiles that are worth publishing
@@ -113,6 +119,7 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::Network { full } => run_network(full),
         Command::Edge { full } => run_edge(full),
         Command::Scale { full, only, idle } => run_scale(full, only, idle),
+        Command::Templates { full } => measure("templates", &["base"], full, |_, _| Ok(())),
         Command::Tenants { full, only } => run_tenants(full, only),
         Command::Soak { hours } => run_soak(hours),
     }

@@ -103,7 +103,8 @@ async fn an_image_that_cannot_be_used_is_named_and_leaves_nothing() {
 async fn files_are_copied_from_an_image_that_no_stage_names() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
-    let text = "FROM base\nCOPY --from=nginx:1.27 /etc/nginx /etc/nginx\nCOPY --from=nginx:1.27 /a /b\nRUN one\n";
+    let text =
+        "FROM base\nCOPY --from=nginx:1.27 /etc/nginx /etc/nginx\nCOPY --from=nginx:1.27 /a /b\nRUN one\n";
     let done = build(&world, text).await;
     assert_eq!((&done["status"], &done["steps"]), (&json!("done"), &json!(5)), "{done}");
     let fetched = take_commands(&agent).iter().filter(|word| *word == "/srv/pull/pull.py").count();
