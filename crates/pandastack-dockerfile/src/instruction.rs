@@ -43,8 +43,10 @@ pub struct RunStep {
 /// `COPY` or `ADD`. Everything is unexpanded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CopyStep {
-    /// Whether this is `ADD`, which unpacks archives.
+    /// Whether this is `ADD`, which unpacks archives and fetches URLs.
     pub add: bool,
+    /// Expected digest of what is fetched.
+    pub checksum: Option<String>,
     /// Stage or image to copy from. Default: the build context.
     pub from: Option<String>,
     /// Owner.
@@ -308,6 +310,7 @@ fn copy(
             (("chown", Some(value)), _) => step.chown = Some(value.to_owned()),
             (("chmod", Some(value)), _) => step.chmod = Some(value.to_owned()),
             (("exclude", Some(value)), _) => step.exclude.push(value.to_owned()),
+            (("checksum", Some(value)), true) => step.checksum = Some(value.to_owned()),
             (("parents", None | Some("true")), false) => step.parents = true,
             // Layers here are whole machines, so a link to an independent layer means a copy.
             (("link", None | Some("true" | "false")), _) => {}

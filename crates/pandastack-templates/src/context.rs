@@ -41,6 +41,14 @@ pub(crate) struct Selection {
     pub(crate) is_context: bool,
     /// Paths and patterns.
     pub(crate) sources: Vec<String>,
+    /// Files to fetch.
+    pub(crate) urls: Vec<String>,
+    /// Digest of the one that is fetched.
+    pub(crate) checksum: Option<String>,
+    /// Archives are unpacked.
+    pub(crate) unpack: bool,
+    /// Directory for what is fetched and unpacked.
+    pub(crate) scratch: String,
     /// Files whose content is in the Dockerfile.
     pub(crate) heredocs: Vec<(String, String)>,
     /// Patterns of excluded files.
@@ -200,10 +208,19 @@ mod tests {
 
     /// Runs the script on a source below `root`.
     fn run(root: &Path, from_stage: bool, source: &str) -> SelectedFiles {
-        let selection = Selection {
+        let sources = vec![source.to_owned()];
+        run_script(&Selection { is_context: !from_stage, sources, ..selection(root) })
+    }
+
+    fn selection(root: &Path) -> Selection {
+        Selection {
             root: root.join("in").display().to_string(),
-            is_context: !from_stage,
-            sources: vec![source.to_owned()],
+            is_context: true,
+            sources: vec![],
+            urls: vec![],
+            checksum: None,
+            unpack: false,
+            scratch: root.join("added").display().to_string(),
             heredocs: vec![],
             exclude: vec![],
             parents: false,
@@ -212,16 +229,87 @@ mod tests {
             dest_is_dir: true,
             file_name: String::new(),
             out: root.join("out").display().to_string(),
-        };
+        }
+    }
+
+    fn run_script(selection: &Selection) -> SelectedFiles {
         let mut script = Command::new("python3")
             .args(["-I", "-S", "-c", SCRIPT_TEXT])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let input = serde_json::to_vec(&selection).unwrap();
+        let input = serde_json::to_vec(selection).unwrap();
         script.stdin.take().unwrap().write_all(&input).unwrap();
         serde_json::from_slice(&script.wait_with_output().unwrap().stdout).unwrap()
+    }
+
+    /// Names in the archives, with owners.
+    fn names(selected: &SelectedFiles) -> Vec<String> {
+        let list = |archive: &Archive| {
+            let done = Command::new("tar").args(["-tf", &archive.path]).output().unwrap();
+            String::from_utf8(done.stdout).unwrap()
+        };
+        let listed: String = selected.archives.iter().map(list).collect();
+        let mut names: Vec<String> = listed.lines().map(str::to_owned).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn archives_are_unpacked_if_asked() {
+        let root = tempfile::tempdir().unwrap();
+        let (root, inputs) = (root.path(), root.path().join("in"));
+        std::fs::create_dir_all(inputs.join("tree/app")).unwrap();
+        std::fs::write(inputs.join("tree/app/file"), "text").unwrap();
+        std::fs::write(inputs.join("no.tar"), "not an archive").unwrap();
+        let pack = |name: &str, more: &[&str]| {
+            let mut tar = Command::new("tar");
+            tar.args(["-caf", name]).args(more).current_dir(&inputs);
+            assert!(tar.status().unwrap().success());
+        };
+        pack("a.tar.gz", &["-C", "tree", "app"]);
+        pack("b.tar.xz", &["-C", "tree", "app"]);
+        pack("evil.tar", &["--transform=s,^app/file,../../out,", "-C", "tree", "app"]);
+        let add = |source: &str, unpack| {
+            run_script(&Selection { sources: vec![source.to_owned()], unpack, ..selection(root) })
+        };
+        for name in ["a.tar.gz", "b.tar.xz"] {
+            let unpacked = add(name, true);
+            assert_eq!((names(&unpacked), unpacked.is_tree), (vec!["app/".into(), "app/file".into()], true));
+            let copied = add(name, false);
+            assert_eq!((names(&copied), copied.is_tree), (vec![name.to_owned()], false));
+        }
+        assert_eq!(names(&add("no.tar", true)), ["no.tar"]);
+        let refused = add("evil.tar", true).error.unwrap();
+        assert!(refused.contains("`evil.tar` cannot be unpacked"), "{refused}");
+        assert!(!root.join("out/out").exists() && !root.join("added/out").exists());
+    }
+
+    #[test]
+    fn urls_are_fetched_once_and_checked() {
+        let root = tempfile::tempdir().unwrap();
+        let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/dir/tool.bin?x=1", server.local_addr().unwrap());
+        // Answers once.
+        let answer = std::thread::spawn(move || {
+            let (mut client, _) = server.accept().unwrap();
+            std::io::Read::read(&mut client, &mut [0; 4096]).unwrap();
+            client.write_all(b"HTTP/1.0 200 OK\r\ncontent-length: 5\r\n\r\nhello").unwrap();
+        });
+        let fetch = |checksum: Option<&str>| {
+            let checksum = checksum.map(str::to_owned);
+            run_script(&Selection { urls: vec![url.clone()], checksum, ..selection(root.path()) })
+        };
+        assert_eq!(names(&fetch(None)), ["tool.bin"]);
+        answer.join().unwrap();
+        let right = "sha256:2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
+        assert_eq!(names(&fetch(Some(right))), ["tool.bin"]);
+        let refused = fetch(Some("sha256:00")).error.unwrap();
+        assert!(refused.contains(right), "{refused}");
+        let gone = Selection { urls: vec![url.replace("tool", "other")], ..selection(root.path()) };
+        let refused = run_script(&gone).error.unwrap();
+        assert!(refused.starts_with("cannot fetch `http://127.0.0.1"), "{refused}");
     }
 
     #[test]

@@ -1,8 +1,9 @@
 # Selects and packs what COPY and ADD copy. Runs in the machine that holds the files of a build.
 # Standard input: one JSON object, see copy.rs. Standard output: one JSON object.
-import fnmatch, hashlib, io, json, os, posixpath, re, stat, sys, tarfile
+import fnmatch, hashlib, io, json, os, posixpath, re, shutil, stat, subprocess, sys, tarfile
 
 BYTES_MAX = 8 << 30
+FETCH_STALL_SECONDS_MAX = 60
 
 
 class Refused(Exception):
@@ -81,6 +82,59 @@ def resolved(root, path):
         path = target if target.startswith("/") else posixpath.normpath(posixpath.join(relative, target))
         path = path.lstrip("/")
     raise Refused("`%s` has too many links" % path)
+
+
+def unpacked(scratch, full, name):
+    """The directory with the content of an archive, which is unpacked once."""
+    info = os.stat(full)
+    key = repr((full, info.st_size, info.st_mtime_ns)).encode("utf-8", "surrogateescape")
+    folder = os.path.join(scratch, hashlib.sha256(key).hexdigest())
+    if not os.path.isdir(folder):
+        part = folder + ".part"
+        shutil.rmtree(part, ignore_errors=True)
+        os.makedirs(part)
+        command = ["tar", "-x", "--numeric-owner", "-f", full, "-C", part]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+        if done.returncode != 0:
+            lines = [line for line in done.stderr.splitlines() if "Removing leading" not in line]
+            why = (lines or ["no reason given"])[0].removeprefix("tar: ")
+            raise Refused("`%s` cannot be unpacked: %s" % (name, why[:300]))
+        os.rename(part, folder)
+    return folder
+
+
+def fetched(scratch, url, checksum):
+    """The file of a URL, which is fetched once."""
+    import urllib.parse, urllib.request
+    name = posixpath.basename(urllib.parse.unquote(urllib.parse.urlsplit(url).path))
+    if name in ("", ".", "..") or "\0" in name:
+        raise Refused("`%s` does not end in a file name" % url)
+    path = os.path.join(scratch, hashlib.sha256(url.encode()).hexdigest(), name)
+    if not os.path.exists(path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        try:
+            with urllib.request.urlopen(url, timeout=FETCH_STALL_SECONDS_MAX) as answer:
+                store(answer, path, url)
+        except (OSError, ValueError) as error:
+            raise Refused("cannot fetch `%s`: %s" % (url, error))
+    if checksum:
+        with open(path, "rb") as file:
+            found = "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
+        if found != checksum:
+            raise Refused("`%s` has the digest %s, not %s" % (url, found, checksum))
+    return name, path
+
+
+def store(answer, path, url):
+    size = 0
+    with open(path + ".part", "wb") as file:
+        os.fchmod(file.fileno(), 0o600)
+        while chunk := answer.read(1 << 20):
+            size += len(chunk)
+            if size > BYTES_MAX:
+                raise Refused("`%s` has more than %d bytes" % (url, BYTES_MAX))
+            file.write(chunk)
+    os.rename(path + ".part", path)
 
 
 def ignore_rules(root):
@@ -169,13 +223,20 @@ def entries(wanted):
         if not named:
             raise Refused("`%s` is excluded by .dockerignore" % pattern)
         sources += named
-    into_directory = wanted["dest_is_dir"] or len(sources) > 1
+    fetches = [fetched(wanted["scratch"], url, wanted["checksum"]) for url in wanted["urls"]]
+    into_directory = wanted["dest_is_dir"] or len(sources) + len(fetches) > 1
+    for name, full in fetches:
+        add(name if into_directory else wanted["file_name"], full)
+    trees = False
     for source in sources:
         full = resolved(root, source)
         if not os.path.lexists(full):
             raise Refused("`%s` is a link to nothing" % source)
         prefix = posixpath.dirname(source) if wanted["parents"] else ""
+        if wanted["unpack"] and os.path.isfile(full) and tarfile.is_tarfile(full):
+            full = unpacked(wanted["scratch"], full, source)
         if os.path.isdir(full):
+            trees = True
             base = posixpath.join(prefix, posixpath.basename(source)) if wanted["parents"] else ""
             if base:
                 add(base, full)
@@ -201,7 +262,6 @@ def entries(wanted):
     for name, text in wanted["heredocs"]:
         as_named = into_directory or len(wanted["heredocs"]) > 1
         listed.append((name if as_named else wanted["file_name"], text, None))
-    trees = any(os.path.isdir(resolved(root, source)) for source in sources)
     return listed, trees
 
 

@@ -16,6 +16,9 @@ use crate::step::Outcome;
 /// Directory in which archives are packed.
 const OUT_DIR: &str = "/srv/out";
 
+/// Directory of what `ADD` fetched and unpacked.
+const ADDED_DIR: &str = "/srv/added";
+
 /// Copies, unless an earlier build did.
 pub(crate) async fn run(
     build: &mut Build<'_>,
@@ -103,8 +106,12 @@ async fn fetch_sources(
 
 /// A copy instruction, with variables expanded.
 struct CopySpec {
+    add: bool,
     from: Option<String>,
     sources: Vec<String>,
+    urls: Vec<String>,
+    /// Digest of what the URL has.
+    checksum: Option<String>,
     heredocs: Vec<(String, String)>,
     exclude: Vec<String>,
     parents: bool,
@@ -118,21 +125,17 @@ struct CopySpec {
 impl CopySpec {
     fn of(scope: &Scope, step: &CopyStep) -> Result<Self, BuildError> {
         let sources = scope.expand_all(&step.sources)?;
-        if let Some(url) = sources.iter().find(|source| source.contains("://") || source.starts_with("git@"))
-        {
-            return Err(BuildError::new(format!(
-                "ADD from `{url}` is not supported; fetch it with RUN curl"
-            )));
+        let (urls, sources): (Vec<String>, Vec<String>) = sources.into_iter().partition(|one| is_url(one));
+        if let Some(url) = urls.iter().find(|url| !step.add || !is_fetched(url)) {
+            let hint = if step.add { "fetch it with RUN" } else { "use ADD, or fetch it with RUN" };
+            return Err(BuildError::new(format!("cannot copy from `{url}`; {hint}")));
         }
-        let is_archive = |source: &&String| {
-            [".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst"]
-                .iter()
-                .any(|end| source.ends_with(end))
-        };
-        if let Some(archive) = sources.iter().find(is_archive).filter(|_| step.add) {
-            return Err(BuildError::new(format!(
-                "ADD does not unpack `{archive}`; COPY it and unpack it with RUN tar"
-            )));
+        let checksum = step.checksum.as_ref().map(|sum| scope.expand(sum)).transpose()?;
+        if let Some(sum) = checksum.as_ref().filter(|sum| !sum.starts_with("sha256:")) {
+            return Err(BuildError::new(format!("--checksum={sum} is not a digest, such as sha256:...")));
+        }
+        if checksum.is_some() && (urls.len() != 1 || !sources.is_empty()) {
+            return Err(BuildError::new("--checksum needs one URL, and no other source"));
         }
         let mut heredocs = Vec::new();
         for heredoc in &step.heredocs {
@@ -147,7 +150,10 @@ impl CopySpec {
         let dest = scope.expand(&step.dest)?;
         Ok(Self {
             from: step.from.clone(),
+            add: step.add,
+            checksum,
             sources,
+            urls,
             heredocs,
             exclude: scope.expand_all(&step.exclude)?,
             parents: step.parents,
@@ -159,13 +165,16 @@ impl CopySpec {
     }
 
     fn dest_is_dir(&self) -> bool {
-        self.slash || self.dest == "/" || self.sources.len() + self.heredocs.len() > 1 || self.parents
+        self.slash
+            || self.dest == "/"
+            || self.sources.len() + self.urls.len() + self.heredocs.len() > 1
+            || self.parents
     }
 
     /// Everything that the result depends on, besides the files.
     fn described(&self) -> impl Serialize + use<'_> {
-        let (files, from) = ((&self.sources, &self.exclude, &self.heredocs), &self.from);
-        (files, from, &self.dest, &self.owner, self.mode, self.slash, self.parents)
+        let files = (&self.sources, &self.urls, &self.exclude, &self.heredocs, self.add);
+        (files, &self.from, &self.dest, &self.owner, self.mode, self.slash, self.parents)
     }
 
     fn selection(&self, root: &str, dest_is_dir: bool, out: &str) -> Selection {
@@ -173,16 +182,30 @@ impl CopySpec {
             root: root.to_owned(),
             is_context: self.from.is_none(),
             sources: self.sources.clone(),
+            urls: self.urls.clone(),
+            checksum: self.checksum.clone(),
+            unpack: self.add,
+            scratch: ADDED_DIR.to_owned(),
             heredocs: self.heredocs.clone(),
             exclude: self.exclude.clone(),
             parents: self.parents,
-            preserve: self.from.is_some() && self.owner.is_none(),
+            preserve: (self.from.is_some() || self.add) && self.owner.is_none(),
             mode: self.mode,
             dest_is_dir,
             file_name: self.dest.rsplit('/').next().unwrap_or_default().to_owned(),
             out: out.to_owned(),
         }
     }
+}
+
+fn is_url(source: &str) -> bool {
+    source.contains("://") || source.starts_with("git@")
+}
+
+/// Whether a URL means a file, not a repository.
+fn is_fetched(url: &str) -> bool {
+    let is_repository = url.split(['#', '?']).next().is_some_and(|path| path.ends_with(".git"));
+    (url.starts_with("https://") || url.starts_with("http://")) && !is_repository
 }
 
 #[cfg(test)]
@@ -193,17 +216,43 @@ mod tests {
     use super::*;
 
     fn wanted(line: &str) -> CopySpec {
+        parsed(line).unwrap()
+    }
+
+    fn parsed(line: &str) -> Result<CopySpec, BuildError> {
         let file = pandastack_dockerfile::parse(&format!("FROM base\n{line}\n")).unwrap();
         let Instruction::Copy(step) = &file.stages[0].steps[0].instruction else { panic!("{line}") };
         let mut config = ImageConfig::default();
         config.env.insert("NAME".to_owned(), "panda".to_owned());
-        CopySpec::of(&Scope::new(config, file.escape), step).unwrap()
+        CopySpec::of(&Scope::new(config, file.escape), step)
+    }
+
+    #[test]
+    fn only_add_fetches_and_only_files() {
+        let url = "https://a.test/$NAME.tar.gz";
+        assert_eq!(wanted(&format!("ADD {url} b /x/")).urls, ["https://a.test/panda.tar.gz"]);
+        assert_eq!(
+            wanted(&format!("ADD --checksum=sha256:00 {url} /x")).checksum.as_deref(),
+            Some("sha256:00")
+        );
+        for (line, part) in [
+            ("COPY https://a.test/b /x", "use ADD"),
+            ("ADD https://a.test/b.git#main /x", "fetch it with RUN"),
+            ("ADD git@a.test:b /x", "fetch it with RUN"),
+            ("ADD file:///etc/passwd /x", "fetch it with RUN"),
+            ("ADD --checksum=md5:00 https://a.test/b /x", "is not a digest"),
+            ("ADD --checksum=sha256:00 https://a.test/b c /x/", "one URL"),
+        ] {
+            let refused = parsed(line).err().unwrap();
+            assert!(refused.message.contains(part), "{line}: {}", refused.message);
+        }
     }
 
     #[test]
     fn copy_sources_and_options_are_distinguished() {
         let text = |line| serde_json::to_string(&wanted(line).described()).unwrap();
         assert_ne!(text("COPY --exclude=b a /x"), text("COPY a b /x"));
+        assert_ne!(text("ADD a.tar /x"), text("COPY a.tar /x"));
         assert_ne!(text("COPY --chown=a x /y"), text("COPY --from=a x /y"));
         assert_eq!(text("COPY a /x"), text("COPY a /x"));
     }
