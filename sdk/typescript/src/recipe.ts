@@ -16,9 +16,9 @@ export class TemplateRecipe {
   /** The steps so far. */
   readonly steps: readonly TemplateBuildStep[] = [];
   /** Command that runs in every sandbox from the start. */
-  readonly startCommand?: string;
+  readonly startCommand: string | undefined;
   /** Check that the start command is ready. */
-  readonly ready?: ReadyCheck;
+  readonly ready: ReadyCheck | undefined;
 
   constructor(base = "base") {
     if (typeof base !== "string" || !/^\S+$/.test(base)) {

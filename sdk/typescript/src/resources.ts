@@ -87,31 +87,31 @@ export class TemplatesAPI {
    * Start building a template from a recipe or a Dockerfile, by default the one in `directory`, whose files it can copy.
    * Wait for the end with {@link waitForBuild}.
    */
-  async build(name: string, specification: BuildTemplateOptions): Promise<TemplateBuild> {
-    const options = withRecipe(specification);
-    const { directory } = options;
-    let { dockerfile } = options;
+  async build(name: string, options: BuildTemplateOptions): Promise<TemplateBuild> {
+    const wanted = withRecipe(options);
+    const { directory } = wanted;
+    let { dockerfile } = wanted;
     if (dockerfile === undefined && directory !== undefined) {
       dockerfile = await (await importBuiltin("fs/promises")).readFile(`${directory}/Dockerfile`, "utf8");
     }
     if (dockerfile === undefined) throw new BadRequestError("give a recipe, a dockerfile, or a directory that has one");
     const begin = given({
       name,
-      tags: options.tags,
-      keep_latest: options.keepLatest,
-      cpu: options.cpu,
-      memory_mb: options.memoryMb,
+      tags: wanted.tags,
+      keep_latest: wanted.keepLatest,
+      cpu: wanted.cpu,
+      memory_mb: wanted.memoryMb,
     });
     const start = given({
       dockerfile,
-      steps: options.steps?.map(stepRecord),
-      args: options.args,
-      target: options.target,
-      start_command: options.startCommand,
-      ready: options.ready,
-      no_cache: options.noCache,
-      registries: options.registries,
-      debug: options.debug,
+      steps: wanted.steps?.map(stepRecord),
+      args: wanted.args,
+      target: wanted.target,
+      start_command: wanted.startCommand,
+      ready: wanted.ready,
+      no_cache: wanted.noCache,
+      registries: wanted.registries,
+      debug: wanted.debug,
     });
     if (directory === undefined) {
       return buildOf((await this.#transport.send(post("/templates/builds", { ...begin, start }))).record());

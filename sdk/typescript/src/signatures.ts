@@ -563,6 +563,56 @@ export const SIGNATURES: Readonly<Record<string, Readonly<Record<string, Signatu
         options: {
           fields: {
             "directory?": "string",
+            "recipe?": {
+              fields: {
+                base: "string",
+                steps: {
+                  list: {
+                    anyOf: [
+                      {
+                        fields: {
+                          copy: {
+                            fields: {
+                              sources: { list: "string" },
+                              dest: "string",
+                              "owner?": "string",
+                              "mode?": "string",
+                              "noCache?": "boolean",
+                            },
+                          },
+                        },
+                      },
+                      { fields: { env: { map: "string" } } },
+                      {
+                        fields: {
+                          run: { fields: { command: "string", "user?": "string", "noCache?": "boolean" } },
+                        },
+                      },
+                      { fields: { user: "string" } },
+                      { fields: { workdir: "string" } },
+                    ],
+                  },
+                },
+                startCommand: "string",
+                ready: {
+                  anyOf: [
+                    { fields: { command: "string" } },
+                    { fields: { file: "string" } },
+                    { fields: { port: "number" } },
+                    { fields: { process: "string" } },
+                    { fields: { url: "string" } },
+                  ],
+                },
+                "#with": "function",
+                "#then": "function",
+                run: "function",
+                copy: "function",
+                env: "function",
+                workdir: "function",
+                user: "function",
+                start: "function",
+              },
+            },
             "dockerfile?": "string",
             "steps?": {
               list: {
@@ -611,6 +661,7 @@ export const SIGNATURES: Readonly<Record<string, Readonly<Record<string, Signatu
             "registries?": {
               list: { fields: { registry: "string", username: "string", password: "string" } },
             },
+            "debug?": "boolean",
           },
         },
       },
@@ -705,6 +756,42 @@ export const SIGNATURES: Readonly<Record<string, Readonly<Record<string, Signatu
             "memoryMb?": "number",
             "snapshotMb?": "number",
             "requestsPerSecond?": "number",
+          },
+        },
+      },
+    },
+  },
+  TemplateRecipe: {
+    run: {
+      isAsync: false,
+      takes: { command: "string", "options?": { fields: { "user?": "string", "noCache?": "boolean" } } },
+    },
+    copy: {
+      isAsync: false,
+      takes: {
+        sources: { list: "string" },
+        dest: "string",
+        "options?": { fields: { "owner?": "string", "mode?": "string", "noCache?": "boolean" } },
+      },
+    },
+    env: { isAsync: false, takes: { variables: { map: "string" } } },
+    workdir: { isAsync: false, takes: { path: "string" } },
+    user: { isAsync: false, takes: { name: "string" } },
+    start: {
+      isAsync: false,
+      takes: {
+        command: "string",
+        "options?": {
+          fields: {
+            "ready?": {
+              anyOf: [
+                { fields: { command: "string" } },
+                { fields: { file: "string" } },
+                { fields: { port: "number" } },
+                { fields: { process: "string" } },
+                { fields: { url: "string" } },
+              ],
+            },
           },
         },
       },

@@ -69,5 +69,7 @@ export function withRecipe(options: BuildTemplateOptions): BuildTemplateOptions 
     throw new BadRequestError("a recipe has its own base, steps, start command and ready check");
   }
   const { base, steps, startCommand, ready } = recipe;
-  return { ...others, dockerfile: `FROM ${base}\n`, steps: steps.length > 0 ? [...steps] : undefined, startCommand, ready };
+  const started = startCommand === undefined ? {} : { startCommand };
+  const checked = ready === undefined ? {} : { ready };
+  return { ...others, ...started, ...checked, dockerfile: `FROM ${base}\n`, steps: [...steps] };
 }

@@ -32,10 +32,10 @@ class TemplateRecipe:
         if len(self.base.split()) != 1 or self.base != self.base.strip():
             raise BadRequestError(f"base {self.base!r} is not the name of a template or image")
 
-    def _then(self, **step: Any) -> "TemplateRecipe":
+    def _then(self, **step: Any) -> TemplateRecipe:
         return replace(self, steps=(*self.steps, step))
 
-    def run(self, command: str, *, user: Optional[str] = None, no_cache: bool = False) -> "TemplateRecipe":
+    def run(self, command: str, *, user: Optional[str] = None, no_cache: bool = False) -> TemplateRecipe:
         """Run a command. ``no_cache`` runs it and the next steps though an earlier build did."""
         return self._then(run=_wire.given(command=command, user=user, no_cache=no_cache or None))
 
@@ -46,25 +46,25 @@ class TemplateRecipe:
         owner: Optional[str] = None,
         mode: Optional[str] = None,
         no_cache: bool = False,
-    ) -> "TemplateRecipe":
+    ) -> TemplateRecipe:
         """Copy files of the build directory. ``mode`` is octal, such as ``"755"``."""
         given = _wire.given(
             sources=list(sources), dest=dest, owner=owner, mode=mode, no_cache=no_cache or None
         )
         return self._then(copy=given)
 
-    def env(self, variables: Mapping[str, str]) -> "TemplateRecipe":
+    def env(self, variables: Mapping[str, str]) -> TemplateRecipe:
         """Set environment variables. ``$NAME`` in a value is replaced."""
         return self._then(env=dict(variables))
 
-    def workdir(self, path: str) -> "TemplateRecipe":
+    def workdir(self, path: str) -> TemplateRecipe:
         """Set the working directory, and create it."""
         return self._then(workdir=path)
 
-    def user(self, name: str) -> "TemplateRecipe":
+    def user(self, name: str) -> TemplateRecipe:
         """Set the user of the next steps and of sandboxes."""
         return self._then(user=name)
 
-    def start(self, command: str, *, ready: Optional[Mapping[str, Any]] = None) -> "TemplateRecipe":
+    def start(self, command: str, *, ready: Optional[Mapping[str, Any]] = None) -> TemplateRecipe:
         """Run a command in every sandbox from the start. ``ready`` is a check, such as ``{"port": 8080}``."""
         return replace(self, start_command=command, ready=ready)
