@@ -186,8 +186,8 @@ async fn repeat<F: Future<Output = ()>>(once: impl Fn() -> F) {
     join_all((0..CALLERS).map(|_| again())).await;
 }
 
-/// Opens connections and holds them until the server ends them: silent ones, or such that send a head and then a
-/// byte at a time. Each that ended is replaced by another.
+/// Opens connections and holds them until the server ends them: silent ones, or such that send a head and
+/// then a byte at a time. Each that ended is replaced by another.
 async fn hold(config: &Config, head: &str) {
     let address = config.api_url.trim_start_matches("http://");
     let one = || async {

@@ -82,8 +82,8 @@ pub(crate) struct Pool {
     freed: Notify,
 }
 
-/// A slot for one call. Dropped without [`SlotLease::answered`], its machine is deleted; dropped before it was claimed,
-/// as by a caller that disconnects while the slot is on its way, the slot is free again.
+/// A slot for one call. Dropped without [`SlotLease::answered`], its machine is deleted; dropped before it
+/// was claimed, as by a caller that disconnects while the slot is on its way, the slot is free again.
 pub(crate) struct SlotLease {
     core: Core,
     pool: Arc<Pool>,
@@ -237,7 +237,8 @@ impl Pool {
         slot.free_since = Instant::now();
         while let Some(first) = state.line.pop_front() {
             let Err(refused) = first.send(Ok(self.lease_of(core, slot))) else { return };
-            // The caller disconnected while it waited. A lease dropped here would wait for the lock held here.
+            // The caller disconnected while it waited. A lease dropped here would wait for the lock held
+            // here.
             let Some(unused) = refused.ok().and_then(|mut lease| lease.slot.take()) else { return };
             slot = unused;
         }

@@ -156,7 +156,7 @@ fn compare(
 /// Queries a host for one sandbox and updates its row. Safe to repeat.
 async fn resolve(sandboxes: &Sandboxes, row: SandboxRecord) {
     if row.state == SandboxState::Stopping {
-        if let Err(error) = ops::delete::finish(sandboxes, &row).await {
+        if let Err(error) = ops::delete::finish_unless_begun(sandboxes, &row).await {
             tracing::warn!(
                 sandbox = %row.id, error = %chain(&error),
                 "cannot delete; retrying at the next report"

@@ -26,7 +26,8 @@ pub(crate) struct Build<'a> {
     /// Steps in all.
     pub(crate) total: usize,
     pub(crate) file: Dockerfile,
-    /// Stages of images and templates that only a `COPY --from` names. Their numbers follow those of the file.
+    /// Stages of images and templates that only a `COPY --from` names. Their numbers follow those of the
+    /// file.
     pub(crate) copied: Vec<Stage>,
     /// Head of each stage that was begun.
     pub(crate) heads: Vec<Option<Head>>,

@@ -30,7 +30,9 @@ Generated from the docstrings by `sdk/python/tools/generate_reference.py`. `Asyn
 `asyncio`, with `await` before each call and `Async` before the names of classes.
 """
 #: What a client holds, and what those hand out. Everything else is data.
-RESOURCES = ("PandaStack", "Sandbox", "SandboxFilesystem", "Process", "ExecStream", "CodeContext", "TemplateRecipe")
+RESOURCES = (
+    "PandaStack", "Sandbox", "SandboxFilesystem", "Process", "ExecStream", "CodeContext", "TemplateRecipe",
+)
 
 
 def summary(thing: Any) -> str:

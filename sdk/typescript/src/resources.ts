@@ -84,8 +84,8 @@ export class TemplatesAPI {
   }
 
   /**
-   * Start building a template from a recipe or a Dockerfile, by default the one in `directory`, whose files it can copy.
-   * Wait for the end with {@link waitForBuild}.
+   * Start building a template from a recipe or a Dockerfile, by default the one in `directory`, whose files it
+   * can copy. Wait for the end with {@link waitForBuild}.
    */
   async build(name: string, options: BuildTemplateOptions): Promise<TemplateBuild> {
     const wanted = withRecipe(options);
@@ -94,7 +94,9 @@ export class TemplatesAPI {
     if (dockerfile === undefined && directory !== undefined) {
       dockerfile = await (await importBuiltin("fs/promises")).readFile(`${directory}/Dockerfile`, "utf8");
     }
-    if (dockerfile === undefined) throw new BadRequestError("give a recipe, a dockerfile, or a directory that has one");
+    if (dockerfile === undefined) {
+      throw new BadRequestError("give a recipe, a dockerfile, or a directory that has one");
+    }
     const begin = given({
       name,
       tags: wanted.tags,

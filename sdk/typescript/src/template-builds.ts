@@ -12,7 +12,12 @@ export type TemplateBuildStep =
   | { user: string };
 
 /** How to tell that a start command is ready. */
-export type ReadyCheck = { port: number } | { url: string } | { file: string } | { process: string } | { command: string };
+export type ReadyCheck =
+  | { port: number }
+  | { url: string }
+  | { file: string }
+  | { process: string }
+  | { command: string };
 
 /** A step as the API takes it. */
 export function stepRecord(step: TemplateBuildStep): unknown {

@@ -204,7 +204,8 @@ test("a recipe is sent as base and steps", async (t) => {
   const { server, client } = await setup(t);
   server.on("POST", "/v1/templates/builds", 202, { id: "b1", name: "t", status: "queued" });
   const common = new sdk.TemplateRecipe("python:3.12").env({ A: "1" }).workdir("/app");
-  const whole = common.copy(["a"], ".", { mode: "755" }).run("make", { user: "root", noCache: true }).user("app");
+  const copied = common.copy(["a"], ".", { mode: "755" });
+  const whole = copied.run("make", { user: "root", noCache: true }).user("app");
   await client.templates.build("t", { recipe: whole.start("python app.py", { ready: { port: 80 } }) });
   const steps = [
     { env: { A: "1" } },
@@ -213,12 +214,15 @@ test("a recipe is sent as base and steps", async (t) => {
     { run: { user: "root", command: "make", no_cache: true } },
     { user: "app" },
   ];
-  const start = { dockerfile: "FROM python:3.12\n", steps, start_command: "python app.py", ready: { port: 80 } };
+  const started = { start_command: "python app.py", ready: { port: 80 } };
+  const start = { dockerfile: "FROM python:3.12\n", steps, ...started };
   assert.deepEqual(server.last.json, { name: "t", start });
   assert.deepEqual(common.steps, steps.slice(0, 2), "unchanged");
   const both = client.templates.build("t", { recipe: common, dockerfile: "FROM base" });
   await assert.rejects(both, /a recipe has its own/);
-  for (const base of ["", "a b", "base\nRUN x"]) assert.throws(() => new sdk.TemplateRecipe(base), sdk.BadRequestError);
+  for (const base of ["", "a b", "base\nRUN x"]) {
+    assert.throws(() => new sdk.TemplateRecipe(base), sdk.BadRequestError);
+  }
   assert.equal(server.requests.length, 1);
 });
 

@@ -81,7 +81,8 @@ def test_a_dockerfile_becomes_a_template(client: PandaStack, template: str, dire
     assert done.cached_steps is not None and done.cached_steps >= 5, done
 
     # A failing step is named, and the template stays as it is.
-    (directory / "Dockerfile").write_text(DOCKERFILE.format(name=template) + "RUN echo last words | tee /tmp/words; exit 7\n")
+    fails = "RUN echo last words | tee /tmp/words; exit 7\n"
+    (directory / "Dockerfile").write_text(DOCKERFILE.format(name=template) + fails)
     broken = client.templates.build(template, directory, args={"WHO": "you"}, debug=True)
     with pytest.raises(TemplateBuildError) as caught:
         client.templates.wait_for_build(broken.id, poll_interval=0.2)

@@ -2,8 +2,8 @@
 //! is waiting.
 //!
 //! ```text
-//!  first lane   Rust tests -----------> | Python's that share the platform | TypeScript's | what is left of those below
-//!  second lane  SDKs, a newer QEMU, the platform starts | all with an internet | a file with platforms of its own | ...
+//!  first   Rust tests ---------------> | Python's that share the platform | TypeScript's | the rest of those below
+//!  second  SDKs, a newer QEMU, a platform | all with an internet | a file with platforms of its own | ...
 //! ```
 //!
 //! Files that took longest in the last run come first, so that both lanes end at about the same time.

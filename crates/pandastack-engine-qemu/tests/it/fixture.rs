@@ -236,8 +236,8 @@ fn emulators_of(parent: u32) -> Vec<i32> {
     emulators.collect()
 }
 
-/// Machines outlive the process that started them; those of a failed test must not. They are reaped here: the engine's
-/// watchers end with the test, and the next one counts the processes of all.
+/// Machines outlive the process that started them; those of a failed test must not. They are reaped here: the
+/// engine's watchers end with the test, and the next one counts the processes of all.
 impl Drop for QemuFixture {
     fn drop(&mut self) {
         for pid in emulators_of(std::process::id()) {

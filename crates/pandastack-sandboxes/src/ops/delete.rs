@@ -12,7 +12,7 @@ use pandastack_store::clock::now;
 use pandastack_store::{Change, SandboxRecord, StoreError};
 use pandastack_types::{Result, Transition, chain};
 
-use super::{describe, remove_machine};
+use super::{MOVE_WAIT, describe, remove_machine};
 use crate::Sandboxes;
 use crate::in_flight::OperationKey;
 
@@ -40,11 +40,24 @@ pub(super) async fn carry_out(sandboxes: &Sandboxes, record: &SandboxRecord) -> 
     finished
 }
 
-/// Removes the machine and then the row of a sandbox that is `stopping`. Safe to repeat.
-pub async fn finish(sandboxes: &Sandboxes, record: &SandboxRecord) -> Result<()> {
-    let Some(_marked) = sandboxes.background.mark(&OperationKey::Delete(record.id.clone())) else {
-        return Ok(());
-    };
+/// Removes the machine and then the row of a sandbox that is `stopping`, unless that is being done.
+pub async fn finish_unless_begun(sandboxes: &Sandboxes, record: &SandboxRecord) -> Result<()> {
+    match sandboxes.background.mark(&OperationKey::Delete(record.id.clone())) {
+        Some(_marked) => finish_marked(sandboxes, record).await,
+        None => Ok(()),
+    }
+}
+
+/// The same for a caller, whose answer means that it is done: a report may have begun it.
+async fn finish(sandboxes: &Sandboxes, record: &SandboxRecord) -> Result<()> {
+    match sandboxes.background.mark_within(&OperationKey::Delete(record.id.clone()), MOVE_WAIT).await {
+        Some(_marked) => finish_marked(sandboxes, record).await,
+        None => Ok(()),
+    }
+}
+
+/// Safe to repeat.
+async fn finish_marked(sandboxes: &Sandboxes, record: &SandboxRecord) -> Result<()> {
     let removed = match sandboxes.hosts.client(&record.host) {
         Ok(client) => {
             // Query the host first, because it does not report the totals of a removed machine, and

@@ -510,8 +510,8 @@ class TemplateBuild:
     #: Steps in all, and those that came from an earlier build.
     steps: Optional[int] = None
     cached_steps: Optional[int] = None
-    #: Where it failed: ``step``, ``line``, ``instruction``, ``exit_code`` and the last ``output``; with ``debug``,
-    #: the ``snapshot_id`` of its machine and the ``config`` of its commands.
+    #: Where it failed: ``step``, ``line``, ``instruction``, ``exit_code`` and the last ``output``; with
+    #: ``debug``, the ``snapshot_id`` of its machine and the ``config`` of its commands.
     failure: Optional[Dict[str, Any]] = None
     #: Cause of a failure on the host; operator keys only.
     detail: Optional[str] = None

@@ -86,14 +86,14 @@ class TemplatesAPI:
         registries: Sequence[Mapping[str, str]] = (),
         debug: bool = False,
     ) -> TemplateBuild:
-        """Start to build a template from a ``recipe``, a ``dockerfile`` or the ``Dockerfile`` in ``directory``.
+        """Start a build from a ``recipe``, a ``dockerfile`` or the ``Dockerfile`` in ``directory``.
 
         The build can copy the files of ``directory``, except those that its ``.dockerignore`` excludes.
         ``steps`` follow the Dockerfile, such as ``{"run": {"command": "make"}}``. With ``keep_latest``, only
         ``tags`` point to the version. ``ready`` says when ``start_command`` is ready, such as
         ``{"port": 8080}``. ``registries`` are credentials for the images of ``FROM``, such as
-        ``{"registry": "ghcr.io", "username": "me", "password": token}``. With ``debug``, the machine of a step
-        that fails is kept for an hour: its snapshot is ``failure["snapshot_id"]``.
+        ``{"registry": "ghcr.io", "username": "me", "password": token}``. With ``debug``, the machine of a
+        step that fails is kept for an hour: its snapshot is ``failure["snapshot_id"]``.
         To wait for the end, call :meth:`wait_for_build`.
         """
         if recipe is not None:
