@@ -38,10 +38,15 @@ function shapeOf(type) {
   if (TOLD_BY_NAME.has(type.symbol?.name)) return type.symbol.name;
   if (checker.isArrayType(type)) return { list: shapeOf(checker.getTypeArguments(type)[0]) };
   if (type.getCallSignatures().length > 0) return "function";
-  const properties = checker.getPropertiesOfType(type);
+  const properties = checker.getPropertiesOfType(type).filter((each) => !isPrivate(each));
   const index = checker.getStringIndexType?.(type) ?? type.getStringIndexType();
   if (properties.length === 0 && index) return shapeOf(index) === "any" ? "object" : { map: shapeOf(index) };
   return { fields: Object.fromEntries(properties.map(fieldOf)) };
+}
+
+function isPrivate(property) {
+  const name = property.valueDeclaration?.name;
+  return name !== undefined && ts.isPrivateIdentifier(name);
 }
 
 function unionOf(types) {
@@ -57,17 +62,18 @@ function rank(text) {
 }
 
 function fieldOf(property) {
-  const isOptional = property.flags & ts.SymbolFlags.Optional;
-  return [property.name + (isOptional ? "?" : ""), shapeOf(checker.getTypeOfSymbol(property))];
+  const type = checker.getTypeOfSymbol(property);
+  const isOptional = property.flags & ts.SymbolFlags.Optional || takesUndefined(type);
+  return [property.name + (isOptional ? "?" : ""), shapeOf(type)];
 }
 
 function parameterOf(parameter) {
-  const isOptional = parameter.questionToken || parameter.initializer || takesUndefined(parameter);
-  return [parameter.name.getText() + (isOptional ? "?" : ""), shapeOf(checker.getTypeAtLocation(parameter))];
+  const type = checker.getTypeAtLocation(parameter);
+  const isOptional = parameter.questionToken || parameter.initializer || takesUndefined(type);
+  return [parameter.name.getText() + (isOptional ? "?" : ""), shapeOf(type)];
 }
 
-function takesUndefined(parameter) {
-  const type = checker.getTypeAtLocation(parameter);
+function takesUndefined(type) {
   return type.isUnion() && type.types.some((each) => each.flags & ts.TypeFlags.Undefined);
 }
 

@@ -593,8 +593,8 @@ export const SIGNATURES: Readonly<Record<string, Readonly<Record<string, Signatu
                     ],
                   },
                 },
-                startCommand: "string",
-                ready: {
+                "startCommand?": "string",
+                "ready?": {
                   anyOf: [
                     { fields: { command: "string" } },
                     { fields: { file: "string" } },
@@ -603,8 +603,6 @@ export const SIGNATURES: Readonly<Record<string, Readonly<Record<string, Signatu
                     { fields: { url: "string" } },
                   ],
                 },
-                "#with": "function",
-                "#then": "function",
                 run: "function",
                 copy: "function",
                 env: "function",
