@@ -73,19 +73,18 @@ def test_a_push_deploys_its_commit(world: Tuple[Platform, Path], client: Client)
     refused = client.ended("shop", client.call("POST", "/apps/shop/deploys", 202)["id"])
     assert refused["status"] == "failed" and "git_token" in refused["build_logs"], refused
     client.call("PATCH", "/apps/shop", 200, json={"git_token": "t0ken"})
-    done = client.live("shop", client.call("POST", "/apps/shop/deploys", 202)["id"])
+    second = repository.push(node("two"))
+    # An older commit, by its id.
+    asked = client.call("POST", "/apps/shop/deploys", 202, json={"git_ref": first})
+    done = client.live("shop", asked["id"])
     assert (done["git_commit"], done["framework"]) == (first, "node")
     assert "t0ken" not in done["build_logs"]
     assert client.page("shop") == "one built sweet"
-    second = repository.push(node("two"))
     told = client.tell_push("shop", "hush", second)
     assert client.live("shop", told["deployment_id"])["git_commit"] == second
     assert client.page("shop") == "two built sweet"
-    # An older commit, by its id.
-    client.live("shop", client.call("POST", "/apps/shop/deploys", 202, json={"git_ref": first})["id"])
-    assert client.page("shop") == "one built sweet"
     gone = client.ended("shop", client.call("POST", "/apps/shop/deploys", 202, json={"git_ref": "nope"})["id"])
-    assert gone["status"] == "failed" and client.page("shop") == "one built sweet"
+    assert gone["status"] == "failed" and client.page("shop") == "two built sweet"
 
 
 class Forge:

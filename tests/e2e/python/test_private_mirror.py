@@ -120,11 +120,12 @@ def client(platform: Platform) -> Iterator[PandaStack]:
         yield made
 
 
-def test_a_sandbox_installs_from_the_mirror(client: PandaStack) -> None:
+def test_a_sandbox_reaches_the_mirror(client: PandaStack) -> None:
+    """By the index that pip is told. What pip makes of it, the build shows, which installs."""
     with client.sandboxes.create() as sandbox:
-        done = sandbox.exec(f"{INSTALL} && {GREET} && curl -sf {INDEX}/", timeout_seconds=300)
-        assert done.exit_code == 0, done
-        assert "hello from the mirror\n<a href" in done.stdout
+        assert sandbox.exec("printenv PIP_INDEX_URL").stdout.strip() == INDEX
+        done = sandbox.exec("curl -sf $PIP_INDEX_URL/")
+        assert done.exit_code == 0 and done.stdout.startswith("<a href"), done
         # Only that address and port, and only of a sandbox that may reach the internet.
         assert sandbox.exec(f"curl -m 5 http://{PRIVATE}/").exit_code != 0
         sandbox.set_network("none")
