@@ -51,7 +51,7 @@ pub async fn list(State(templates): State<Arc<Templates>>, caller: Caller) -> Ap
     Ok(Json(all))
 }
 
-/// Get a template by name or alias.
+/// Get a template by name or alias. `NAME:TAG` returns the version of a tag.
 #[utoipa::path(get, path = "/v1/templates/{name}", tag = "templates",
     params(("name" = String, Path)), responses(
     (status = 200, body = Template), (status = 404, body = ErrorBody)))]
@@ -64,8 +64,13 @@ pub async fn describe(
     if let Some(found) = global.find(|one| one.name == name || one.aliases.contains(&name)) {
         return Ok(Json(found));
     }
-    let record = ops::find(&templates, &caller.workspace, &name).await?;
-    Ok(Json(caller.shown(view::template(&templates, record).await?)))
+    let (name, tag) = name.split_once(':').map_or((name.as_str(), None), |(name, tag)| (name, Some(tag)));
+    let record = ops::find(&templates, &caller.workspace, name).await?;
+    let found = match tag {
+        Some(tag) => view::tagged(&templates, record, tag).await?,
+        None => view::template(&templates, record).await?,
+    };
+    Ok(Json(caller.shown(found)))
 }
 
 /// Delete a template with all its versions. Sandboxes created from it are kept.

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pandastack_fault as fault;
 use pandastack_store::clock::now;
 use pandastack_store::templates::{BuildRecord, BuildState};
 use pandastack_types::limits::{
@@ -158,6 +159,7 @@ async fn run_one(templates: &Arc<Templates>, build: BuildRecord, running: &Build
         );
     }
     let (log, writer) = Log::open(templates, &build).await?;
+    fault::point("control.template.begun").await;
     let deadline = Instant::now() + Duration::from_secs(TEMPLATE_BUILD_SECONDS_MAX);
     let start = build.spec.start.clone().unwrap_or_default();
     let work = async { Build::new(templates, &build, &start, &log, deadline)?.run().await };
@@ -209,10 +211,12 @@ async fn publish(templates: &Arc<Templates>, mut build: BuildRecord, built: Buil
     build.spec.start = None;
     let tags = build.spec.request.tags.clone();
     machines::delete_all(templates, &build.id).await?;
-    match templates.store.publish_build(&build, BuildState::Running, &tags).await? {
-        true => Ok(()),
-        false => Err(Error::conflict(format!("build `{}` was ended by another request", build.id))),
+    fault::point("control.template.cleared").await;
+    if !templates.store.publish_build(&build, BuildState::Running, &tags).await? {
+        return Err(Error::conflict(format!("build `{}` was ended by another request", build.id)));
     }
+    fault::point("control.template.published").await;
+    Ok(())
 }
 
 /// Records why a build ended, and deletes its machines. Returns false, and deletes nothing, if the

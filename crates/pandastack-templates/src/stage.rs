@@ -1,5 +1,6 @@
 //! The state of a build stage: its key, its configuration, and the machine with its files.
 
+use pandastack_fault as fault;
 use pandastack_sandboxes::machine::Machine;
 use pandastack_store::clock::now;
 use pandastack_store::templates::LayerRecord;
@@ -42,6 +43,7 @@ impl Head {
         if self.machine.is_none() {
             let made = machines::create(build.templates, build.record, &self.origin, "step").await?;
             self.machine = Some(made);
+            fault::point("control.template.machine").await;
         }
         self.machine.as_ref().ok_or_else(|| BuildError::new("the builder machine was lost"))
     }
@@ -86,7 +88,9 @@ impl Head {
             }
             taken => taken?.id,
         };
+        fault::point("control.template.kept").await;
         note(build, &snapshot, keys, config).await?;
+        fault::point("control.template.noted").await;
         self.origin = Origin::Snapshot(snapshot.clone());
         Ok(snapshot)
     }

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use pandastack_dockerfile::{Instruction, RunStep};
+use pandastack_fault as fault;
 use pandastack_sandboxes::machine::LineSink;
 use pandastack_store::clock::now;
 use pandastack_types::api::{ExecRequest, StartProcess};
@@ -109,6 +110,7 @@ async fn run_command(
     let machine = head.machine(build).await?;
     let began = now();
     let exit = machine.run(&request, log).await?;
+    fault::point("control.template.ran").await;
     if exit.exit_code != 0 || exit.timed_out {
         for line in machine.refused_connections(began).await {
             log.line(&line).await;

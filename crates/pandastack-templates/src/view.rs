@@ -1,10 +1,10 @@
 //! Converts records to API responses.
 
 use pandastack_store::templates::{BuildRecord, BuildState, LATEST, TagRecord, TemplateRecord};
-use pandastack_types::Result;
 use pandastack_types::api::{
     Build, BuildFailure, BuildStatus, Template, TemplateStatus, TemplateTag, TemplateVersion,
 };
+use pandastack_types::{Error, Result};
 
 use crate::service::Templates;
 
@@ -42,13 +42,29 @@ pub(crate) fn tag(record: TagRecord) -> TemplateTag {
 /// A template, with its current version.
 pub(crate) async fn template(templates: &Templates, record: TemplateRecord) -> Result<Template> {
     let latest = templates.store.tagged_build(&record.id, LATEST).await?;
+    with_version(templates, record, latest).await
+}
+
+/// A template, with the version of a tag.
+pub(crate) async fn tagged(templates: &Templates, record: TemplateRecord, tag: &str) -> Result<Template> {
+    let Some(build) = templates.store.tagged_build(&record.id, tag).await? else {
+        return Err(Error::not_found("template", &format!("{}:{tag}", record.name)));
+    };
+    with_version(templates, record, Some(build)).await
+}
+
+async fn with_version(
+    templates: &Templates,
+    record: TemplateRecord,
+    build: Option<BuildRecord>,
+) -> Result<Template> {
     let tags = templates.store.tags(&record.id).await?.into_iter().map(tag).collect();
-    let status = if latest.is_some() { TemplateStatus::Ready } else { TemplateStatus::Unbaked };
-    let (cpu, memory_mb, size_bytes, base) = latest.as_ref().map_or((0, 0, 0, String::new()), |build| {
+    let status = if build.is_some() { TemplateStatus::Ready } else { TemplateStatus::Unbaked };
+    let (cpu, memory_mb, size_bytes, base) = build.as_ref().map_or((0, 0, 0, String::new()), |build| {
         let spec = &build.spec;
         (spec.cpu, spec.memory_mb, spec.size_bytes, spec.base.clone())
     });
-    let version = latest.map(|build| TemplateVersion {
+    let version = build.map(|build| TemplateVersion {
         build_id: build.id.to_string(),
         created_at: build.spec.ended_at,
         tags,

@@ -312,6 +312,13 @@ APP_POINTS = (
 )
 
 
+#: Steps of template builds, in their order: tried by `test_template_crash.py`.
+TEMPLATE_POINTS = (
+    "control.template.begun", "control.template.machine", "control.template.ran", "control.template.kept",
+    "control.template.noted", "control.template.cleared", "control.template.published",
+)
+
+
 def points_of(sources: Path) -> Set[str]:
     """Names of all points that stand in the servers' sources."""
     found: Set[str] = set()

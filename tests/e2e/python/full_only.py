@@ -91,6 +91,8 @@ FULL_ONLY: Dict[str, str] = {
         "a slow stream; hibernate always runs, which begins with a pause",
     "test_stream_recovery.py::test_a_stream_delivers_every_byte_once[snapshot]":
         "a slow stream; hibernate always runs, which takes the same copy",
+    "test_template_crash.py::test_a_kill_during_a_template_build_leaves_nothing":
+        "two builds for each of fourteen kills; a test of control crashes the server during a build",
     "test_time_travel.py::test_sandboxes_asleep_in_memory_are_evicted_for_others":
         "starts the platform twice more; placement.rs proves who gives up room, the test of dozing the rest",
     "test_two_hosts.py::test_a_database_on_a_lost_host_can_fail_over":

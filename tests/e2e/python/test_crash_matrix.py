@@ -16,7 +16,7 @@ from typing import Callable, Dict, Iterator, List, Set, Tuple
 
 import pytest
 
-from crash_operations import APP_POINTS, OPERATIONS, Cell, Operation, points_of
+from crash_operations import APP_POINTS, OPERATIONS, TEMPLATE_POINTS, Cell, Operation, points_of
 from crash_world import RECOVERY_SECONDS_MAX, World
 from full_only import FULL
 from platform_process import Platform, wait_until
@@ -209,4 +209,5 @@ def settle(differences: Callable[[], List[str]]) -> None:
 
 def test_every_fault_point_is_covered() -> None:
     sources = Path(__file__).parents[3] / "crates"
-    assert points_of(sources) == {step for operation in OPERATIONS for step in operation.steps} | set(APP_POINTS)
+    operations = {step for operation in OPERATIONS for step in operation.steps}
+    assert points_of(sources) == operations | set(APP_POINTS) | set(TEMPLATE_POINTS)

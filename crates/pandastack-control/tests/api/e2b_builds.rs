@@ -177,6 +177,38 @@ async fn failing_and_forced_steps_are_identified_by_number() {
 }
 
 #[tokio::test]
+async fn a_build_continues_as_the_user_of_the_tag_it_starts_from() {
+    let world = World::start().await;
+    let agent = world.agent("host-a", 8192).await;
+    let build = async |body: Value, start_body: Value| {
+        let ids = begin(&world, body).await;
+        start(&world, &ids, start_body).await.expect(202);
+        let (ended, messages) = followed(&world, &ids).await;
+        assert_eq!(ended["status"], "ready", "{messages:?}");
+        ids
+    };
+    for (name, user) in [("mine:v1", "root"), ("mine", "user")] {
+        let steps = json!([{"type": "USER", "args": [user]}]);
+        build(json!({"name": name}), json!({"fromTemplate": "base", "steps": steps})).await;
+    }
+    let native = world.get("/v1/templates/mine:v1").await.expect(200);
+    assert_eq!((&native["name"], &native["version"]["config"]["user"]), (&json!("mine"), &json!("root")));
+    world.get("/v1/templates/mine:v9").await.refused(404, "not_found");
+
+    let ids = begin(&world, json!({"name": "next"})).await;
+    let link = get(&world, &format!("/templates/{}/files/{FILES_HASH}", ids.0)).await.expect(201);
+    assert_eq!(world.http.put(link["url"].as_str().unwrap()).body("tar").send().await.unwrap().status(), 204);
+    let copy = json!({"type": "COPY", "args": ["a", "/srv/", "", ""], "filesHash": FILES_HASH});
+    start(&world, &ids, json!({"fromTemplate": "mine:v1", "steps": [copy]})).await.expect(202);
+    assert_eq!(followed(&world, &ids).await.0["status"], "ready");
+    let unpacked = |seen: &String| seen.contains("/fs/tar?path=/srv&user=root");
+    assert!(agent.lock().seen.iter().any(unpacked), "{:?}", agent.lock().seen);
+
+    let ids = begin(&world, json!({"name": "next"})).await;
+    start(&world, &ids, json!({"fromTemplate": "mine:v9", "steps": []})).await.expect(404);
+}
+
+#[tokio::test]
 async fn an_image_gets_the_user_of_these_clients() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;

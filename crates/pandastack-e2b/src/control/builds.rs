@@ -5,7 +5,9 @@ use axum::body::Body;
 use axum::extract::{RawPathParams, RawQuery};
 use http::{HeaderMap, Method, StatusCode, header};
 use pandastack_types::BuildId;
-use pandastack_types::api::{Build, BuildStatus, CreateBuild, SignBuildFiles, SignedUrl, StartBuild};
+use pandastack_types::api::{
+    Build, BuildStatus, CreateBuild, SignBuildFiles, SignedUrl, StartBuild, Template,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -14,7 +16,7 @@ use super::build_steps::{self, Base, BaseName, StartRequest};
 use super::extract::{Authenticated, PathParam};
 use super::json::read_json;
 use super::query::pairs;
-use super::template_list::{find, not_found, tags_of};
+use super::template_list::{find, not_found};
 use super::template_name::{DEFAULT_HERE, TemplateRef, tag_here, tag_there, template_id};
 use crate::error::{RestError, RestResult};
 use crate::limits::PAGE_ITEMS_MAX;
@@ -151,11 +153,9 @@ async fn translate(caller: &Caller, wanted: StartRequest) -> RestResult<StartBui
     if template.is_global {
         return build_steps::translate(wanted, &Base::Platform(from.native()));
     }
-    if tags_of(caller, &from.name).await?.is_empty() {
-        return Err(not_found(&from.name));
-    }
-    let config = template.version.map(|version| version.config).unwrap_or_default();
-    build_steps::translate(wanted, &Base::Workspace(from.native(), config))
+    let tagged: Template = caller.get(&paths::template(&from.native())).await?;
+    let version = tagged.version.ok_or_else(|| not_found(&from.native()))?;
+    build_steps::translate(wanted, &Base::Workspace(from.native(), version.config))
 }
 
 /// The state of a build in the words of these clients.

@@ -143,7 +143,7 @@ pub(super) async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-pub(super) async fn tags_of(caller: &Caller, name: &str) -> NativeResult<Vec<TemplateTag>> {
+async fn tags_of(caller: &Caller, name: &str) -> NativeResult<Vec<TemplateTag>> {
     caller.get(&paths::template_tags(name)).await
 }
 
