@@ -19,12 +19,12 @@ pub(crate) struct BuildError {
     /// Message, as a sentence.
     pub(crate) message: String,
     /// Failure, with its place in the Dockerfile.
-    pub(crate) failure: BuildFailure,
+    pub(crate) failure: Box<BuildFailure>,
 }
 
 impl BuildError {
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), failure: BuildFailure::default() }
+        Self { message: message.into(), failure: Box::default() }
     }
 
     /// A command that ended badly.
@@ -39,7 +39,7 @@ impl BuildError {
             output: exit.last_lines.clone(),
             ..BuildFailure::default()
         };
-        Self { message, failure }
+        Self { message, failure: Box::new(failure) }
     }
 
     /// Adds the step at which it happened; 0 if steps are not counted yet. Steps of a request have
@@ -82,7 +82,7 @@ impl From<ExpandError> for BuildError {
 
 impl From<ParseError> for BuildError {
     fn from(error: ParseError) -> Self {
-        let line = Some(error.line);
-        Self { message: error.to_string(), failure: BuildFailure { line, ..BuildFailure::default() } }
+        let failure = BuildFailure { line: Some(error.line), ..BuildFailure::default() };
+        Self { message: error.to_string(), failure: Box::new(failure) }
     }
 }

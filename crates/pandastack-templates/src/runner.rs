@@ -11,6 +11,7 @@ use std::time::Duration;
 use pandastack_fault as fault;
 use pandastack_store::clock::now;
 use pandastack_store::templates::{BuildRecord, BuildState};
+use pandastack_types::api::BuildFailure;
 use pandastack_types::limits::{
     TEMPLATE_BUILD_SECONDS_MAX, TEMPLATE_BUILD_WAIT_SECONDS_MAX, TEMPLATE_BUILDS_AT_ONCE_MAX,
     TEMPLATE_BUILDS_PER_WORKSPACE_AT_ONCE_MAX,
@@ -79,7 +80,7 @@ fn abort_reason(templates: &Templates, build: &BuildRecord) -> Option<(BuildErro
     match (build.state, &spec.error) {
         // The build was ending, but its machines could not be deleted.
         (BuildState::Running, Some(message)) => {
-            let failure = spec.failure.clone().unwrap_or_default();
+            let failure = Box::new(spec.failure.clone().unwrap_or_default());
             let phase = if spec.phase == "cancelled" { "cancelled" } else { "failed" };
             Some((BuildError { message: message.clone(), failure }, phase))
         }
@@ -229,7 +230,7 @@ pub(crate) async fn fail(
 ) -> Result<bool> {
     let before = std::mem::replace(&mut build.state, BuildState::Running);
     build.spec.phase = phase.to_owned();
-    (build.spec.error, build.spec.failure) = (Some(error.message.clone()), Some(error.failure.clone()));
+    (build.spec.error, build.spec.failure) = (Some(error.message.clone()), Some(BuildFailure::clone(&error.failure)));
     // Until its machines are deleted, the build has not ended: if that fails, it is retried.
     if !templates.store.put_build(&build, before).await? {
         return Ok(false);
