@@ -230,7 +230,8 @@ pub(crate) async fn fail(
 ) -> Result<bool> {
     let before = std::mem::replace(&mut build.state, BuildState::Running);
     build.spec.phase = phase.to_owned();
-    (build.spec.error, build.spec.failure) = (Some(error.message.clone()), Some(BuildFailure::clone(&error.failure)));
+    (build.spec.error, build.spec.failure) =
+        (Some(error.message.clone()), Some(BuildFailure::clone(&error.failure)));
     // Until its machines are deleted, the build has not ended: if that fails, it is retried.
     if !templates.store.put_build(&build, before).await? {
         return Ok(false);

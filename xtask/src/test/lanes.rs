@@ -2,7 +2,7 @@
 //! is waiting.
 //!
 //! ```text
-//!  first   Rust tests ---------------> | Python's that share the platform | TypeScript's | the rest of those below
+//!  first   Rust tests -------------> | Python's that share the platform | TypeScript's | the rest of those below
 //!  second  SDKs, a newer QEMU, a platform | all with an internet | a file with platforms of its own | ...
 //! ```
 //!
