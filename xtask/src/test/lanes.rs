@@ -2,8 +2,8 @@
 //! is waiting.
 //!
 //! ```text
-//!  first   Rust tests -------------> | Python's that share the platform | TypeScript's | the rest of those below
-//!  second  SDKs, a newer QEMU, a platform | all with an internet | a file with platforms of its own | ...
+//!  first   Rust tests ------------> | Python's on one platform | TypeScript's | the rest of those below
+//!  second  SDKs, a newer QEMU, a platform | all with an internet | a file with its own platforms | ...
 //! ```
 //!
 //! Files that took longest in the last run come first, so that both lanes end at about the same time.
