@@ -69,7 +69,8 @@ class Image:
     def of(cls, layers: List[bytes], settings: Dict[str, Any], architecture: str = "amd64") -> "Image":
         packed = [gzip.compress(layer, 1) for layer in layers]
         rootfs = {"type": "layers", "diff_ids": [digest_of(layer) for layer in layers]}
-        whole = {"os": "linux", "architecture": architecture, "config": settings, "rootfs": rootfs}
+        whole = {"os": "linux", "architecture": architecture, "config": settings, "rootfs": rootfs,
+                 "history": [{"created_by": "a test"} for _ in layers]}
         config = json.dumps(whole).encode()
         part = lambda kind, data: {"mediaType": MEDIA + kind, "digest": digest_of(data), "size": len(data)}
         manifest = json.dumps({
