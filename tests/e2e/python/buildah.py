@@ -25,8 +25,8 @@ def unpacked(names: "tuple[str, ...]", to: Path) -> Path:
         subprocess.run(["sh", "-ec", script, "sh", *names], cwd=to, check=True, capture_output=True)
         # It starts itself again without variables.
         paths = ":".join(str(to / path) for path in LIBRARIES)
-        change = [str(to / "usr/bin/patchelf"), "--force-rpath", "--set-rpath", paths, str(to / "usr/bin/buildah")]
-        subprocess.run(change, check=True)
+        change = [to / "usr/bin/patchelf", "--force-rpath", "--set-rpath", paths, to / "usr/bin/buildah"]
+        subprocess.run([str(word) for word in change], check=True)
         (to / "complete").touch()
     return to
 
@@ -63,8 +63,8 @@ class Buildah:
 
     def build(self, directory: Path, *options: str) -> str:
         """The id of the image."""
-        words = ("--signature-policy", self.policy, "--pull-never", "--layers", "--format", "docker", "-q", *options)
-        return self.run("build", *words, str(directory)).splitlines()[-1]
+        words = ["--signature-policy", self.policy, "--pull-never", "--layers", "--format", "docker", "-q"]
+        return self.run("build", *words, *options, str(directory)).splitlines()[-1]
 
     def settings(self, image: str) -> Dict[str, Any]:
         shown = json.loads(self.run("inspect", "--type", "image", image))

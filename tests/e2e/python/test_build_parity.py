@@ -49,17 +49,18 @@ CASES: Dict[str, str] = {
     "named stages": "ENV A=b\nRUN echo $A > /a\nFROM 0 AS never\nFROM {base} AS one\nRUN echo one > /one\n"
                     "FROM one AS two\nRUN echo two > /two\nCOPY --from=one /one /copied",
     "archives": "ADD files.tar.gz /unpacked/\nADD files.tar /plain\nADD one.txt /added/\nCOPY files.tar /kept.tar",
-    "working directory": "WORKDIR /a/b\nRUN echo here > file\nWORKDIR c\nRUN pwd > file\nENV D=/d\nWORKDIR $D/e\n"
-                         "COPY one.txt ./",
+    "working directory": "WORKDIR /a/b\nRUN echo here > file\nWORKDIR c\nRUN pwd > file\n"
+                         "ENV D=/d\nWORKDIR $D/e\nCOPY one.txt ./",
     "users": "RUN chmod 777 /tmp && umask > /mask\nUSER user\nRUN id -u > /tmp/id && mkdir /tmp/mine\n"
              "USER 7:8\nRUN id -u > /tmp/seven; id -g >> /tmp/seven\nCOPY one.txt /by-root",
     "links and modes": "RUN echo x > /x && ln /x /y && ln -s x /z && chmod 4755 /x && mkdir /sticky"
                        " && chmod 3777 /sticky",
     "removed files": "RUN mkdir /d && echo a > /d/a && echo b > /d/b\nRUN rm /d/a && rm /etc/group\n"
                      "RUN rm -r /d && echo file > /d",
-    "shells": "SHELL [\"/bin/sh\", \"-ec\"]\nRUN true; echo shell > /shell\nRUN [\"/bin/sh\", \"-c\", \"echo exec > /exec\"]",
-    "settings": "ENTRYPOINT [\"/bin/sh\", \"-c\"]\nCMD [\"echo\", \"hi\"]\nLABEL a=b c=\"d e\"\nEXPOSE 80 53/udp\n"
-                "STOPSIGNAL SIGINT\nUSER user\nWORKDIR /home/user\nVOLUME /data",
+    "shells": "SHELL [\"/bin/sh\", \"-ec\"]\nRUN true; echo shell > /shell\n"
+              "RUN [\"/bin/sh\", \"-c\", \"echo exec > /exec\"]",
+    "settings": "ENTRYPOINT [\"/bin/sh\", \"-c\"]\nCMD [\"echo\", \"hi\"]\nLABEL a=b c=\"d e\"\n"
+                "EXPOSE 80 53/udp\nSTOPSIGNAL SIGINT\nUSER user\nWORKDIR /home/user\nVOLUME /data",
     "settings in the form of the shell": "ENTRYPOINT echo entry\nCMD echo command",
     "scratch": "FROM scratch\nCOPY --from=0 /bin /bin\nCOPY folder /folder\nENV PATH=/bin\nRUN echo x > /x",
 }
@@ -90,7 +91,9 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def buildah(registry: Registry, busybox: bytes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
+def buildah(
+    registry: Registry, busybox: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Buildah]:
     more = base_layer(busybox).folder("root", 0o700).folder("run").folder("proc").folder("sys").folder("dev")
     for name in ("chmod", "chown", "ln", "rm", "umask", "true"):
         more.link(f"bin/{name}", "busybox")
