@@ -31,13 +31,15 @@ echo ====
 CASES: Dict[str, str] = {
     "arguments": "ARG WHO=you\nARG NOT=\nENV A=$WHO B=${NOT:-none} C=\"a b\" D=${A:+set}\nENV E=$A-$B\n"
                  "RUN echo $A $B $C $D $E $WHO > /made",
-    "copy of files": "COPY one.txt two.txt /texts/\nCOPY one.txt /new/name\nCOPY one.txt .\nCOPY one.txt /etc",
+    "copy of files": "COPY one.txt two.txt /texts/\nCOPY one.txt /new/name\n"
+                     "COPY one.txt .\nCOPY one.txt /etc",
     "copy with patterns": "COPY *.txt /texts/\nCOPY t?o.txt /other/\nCOPY folder/[ab]* /letters/",
     "copy of directories": "COPY folder /whole\nCOPY folder/ /slash/\nCOPY folder folder/deep /merged/",
     "copy of everything": "COPY . /all/",
     "copy over files": "RUN mkdir -p /there/deep && echo old > /there/a && echo kept > /there/kept\n"
                        "COPY folder /there",
-    "copy through a link": "RUN mkdir /real && ln -s /real /linked\nCOPY one.txt /linked/\nCOPY folder /linked",
+    "copy through a link": "RUN mkdir /real && ln -s /real /linked\n"
+                           "COPY one.txt /linked/\nCOPY folder /linked",
     "copy of links": "COPY links /links\nCOPY links/to-file /followed",
     "owners and modes": "COPY --chown=user one.txt /by-name\nCOPY --chown=7:8 folder /by-number/\n"
                         "COPY --chmod=0600 two.txt /by-mode\nCOPY --chown=user:user --chmod=700 folder /both",
@@ -48,7 +50,8 @@ CASES: Dict[str, str] = {
               "COPY --from=0 /out/link /as-link/",
     "named stages": "ENV A=b\nRUN echo $A > /a\nFROM 0 AS never\nFROM {base} AS one\nRUN echo one > /one\n"
                     "FROM one AS two\nRUN echo two > /two\nCOPY --from=one /one /copied",
-    "archives": "ADD files.tar.gz /unpacked/\nADD files.tar /plain\nADD one.txt /added/\nCOPY files.tar /kept.tar",
+    "archives": "ADD files.tar.gz /unpacked/\nADD files.tar /plain\nADD one.txt /added/\n"
+                "COPY files.tar /kept.tar",
     "working directory": "WORKDIR /a/b\nRUN echo here > file\nWORKDIR c\nRUN pwd > file\n"
                          "ENV D=/d\nWORKDIR $D/e\nCOPY one.txt ./",
     "users": "RUN chmod 777 /tmp && umask > /mask\nUSER user\nRUN id -u > /tmp/id && mkdir /tmp/mine\n"
