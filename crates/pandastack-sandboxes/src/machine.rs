@@ -154,6 +154,17 @@ impl Machine {
             .map(drop)
     }
 
+    /// Boots it again from its disk. What was in its memory is gone.
+    pub async fn restart(&mut self) -> Result<()> {
+        for change in [StateChange::Hibernate(Keep::Disk), StateChange::Wake] {
+            let record = self.sandboxes.store.sandbox(None, &self.record.id).await?;
+            let changed =
+                ops::lifecycle::change_state(&self.sandboxes, record, self.client.clone(), change, false);
+            self.record = changed.await?;
+        }
+        Ok(())
+    }
+
     /// Takes a snapshot for a service.
     pub async fn snapshot(&self, request: CreateSnapshot) -> Result<SnapshotRecord> {
         let (record, client) = (self.record.clone(), self.client.clone());

@@ -78,9 +78,14 @@ impl Machine {
 
     /// Sets the mode of a file or directory.
     pub async fn set_mode(&self, path: &str, mode: u32) -> Result<()> {
-        let call = endpoints::SetAttributes::new(self.id().clone(), PathQuery { path: path.to_owned() });
         let wanted = SetAttributes { mode: Some(format!("{mode:04o}")), ..SetAttributes::default() };
-        self.client().call(call, options_for(&self.record, READ_WAIT), &wanted).await.map(drop)?;
+        self.set_attributes(path, &wanted).await
+    }
+
+    /// Sets mode and owner of a file or directory.
+    pub async fn set_attributes(&self, path: &str, wanted: &SetAttributes) -> Result<()> {
+        let call = endpoints::SetAttributes::new(self.id().clone(), PathQuery { path: path.to_owned() });
+        self.client().call(call, options_for(&self.record, READ_WAIT), wanted).await.map(drop)?;
         Ok(())
     }
 

@@ -19,6 +19,7 @@
 //! | `base`, `image` | the base that a `FROM` names; images, which machines fetch and unpack |
 //! | `plan`, `scope`, `key` | steps in one form; variables and configuration; keys of layers. Pure |
 //! | `machines`, `context` | builder machines, and the machine that holds the files of a build |
+//! | `secrets` | secrets of steps, which are in no layer |
 //! | `debug` | the machine of a failed step, kept for the user |
 //! | `ready` | when a start command is ready |
 //! | `log`, `build_error` | logs and errors of builds |
@@ -49,6 +50,7 @@ mod ready;
 pub mod routes;
 pub mod runner;
 mod scope;
+mod secrets;
 mod service;
 mod stage;
 mod stages;

@@ -21,7 +21,7 @@ use pandastack_types::{BuildId, Error, ErrorCode, Result, TemplateId, WorkspaceI
 
 use crate::build_error::{BuildError, CANCELLED};
 use crate::service::Templates;
-use crate::{context, machines, plan, prune, runner};
+use crate::{context, machines, plan, prune, runner, secrets};
 
 /// Starts a build, and its template on first use.
 pub(crate) async fn create(
@@ -110,6 +110,7 @@ fn check_description(text: Option<&str>) -> Result<()> {
 fn check_start(start: &StartBuild) -> Result<()> {
     plan::check(&start.steps)?;
     check_registries(&start.registries)?;
+    secrets::check(&start.secrets)?;
     pandastack_dockerfile::parse(&start.dockerfile)
         .map(drop)
         .map_err(|error| Error::bad_request(error.to_string()))

@@ -38,7 +38,8 @@ impl PlannedStep {
             BuildStep::Run(run) => {
                 (user, no_cache) = (run.user.clone(), run.no_cache);
                 let command = Command::Shell(run.command.clone());
-                let instruction = RunStep { command, mounts: Vec::new(), network: None };
+                let mounts = run.secrets.iter().map(|id| format!("type=secret,id={id},required")).collect();
+                let instruction = RunStep { command, mounts, network: None };
                 (format!("RUN {}", first_line(&run.command)), Instruction::Run(instruction))
             }
             BuildStep::Copy(copy) => {

@@ -16,6 +16,7 @@ use crate::log::StepLog;
 use crate::machines::{self, STEP_TAG};
 use crate::plan::PlannedStep;
 use crate::scope::Scope;
+use crate::secrets::{self, SecretMount};
 use crate::stage::Head;
 
 /// Outcome of a step.
@@ -93,12 +94,16 @@ async fn run_command(
     user: Option<&str>,
     log: &StepLog,
 ) -> Result<Outcome, BuildError> {
-    check_flags(run)?;
+    check_network(run)?;
+    let mounts = SecretMount::of(&head.scope, &run.mounts)?;
     let argv = head.scope.argv(&run.command);
     let text = serde_json::to_string(&argv).map_err(|error| BuildError::new(error.to_string()))?;
     let state = described(&head.scope)?;
-    let parts = ["RUN", text.as_str(), state.as_str()].into_iter().chain(user).collect::<Vec<_>>();
-    let key = key::step(&head.key, &parts);
+    // Which secrets a step has is a part of it. What is in them is not: they change, and the step would be
+    // repeated.
+    let secrets = mounts.iter().map(|mount| mount.text.as_str());
+    let parts = ["RUN", text.as_str(), state.as_str()].into_iter().chain(user).chain(secrets);
+    let key = key::step(&head.key, &parts.collect::<Vec<_>>());
     if head.restore(build, &key).await? {
         head.key = key;
         return Ok(Outcome::Cached);
@@ -107,9 +112,12 @@ async fn run_command(
     if let Some(user) = user {
         request.exec.user = Some(user.to_owned());
     }
-    let machine = head.machine(build).await?;
     let began = now();
-    let exit = machine.run(&request, log).await?;
+    let exit = match mounts.is_empty() {
+        true => head.machine(build).await?.run(&request, log).await?,
+        false => secrets::run(build, head, &mounts, request, log).await?,
+    };
+    let machine = head.machine(build).await?;
     fault::point("control.template.ran").await;
     if exit.exit_code != 0 || exit.timed_out {
         for line in machine.refused_connections(began).await {
@@ -122,15 +130,10 @@ async fn run_command(
     Ok(Outcome::Ran)
 }
 
-fn check_flags(run: &RunStep) -> Result<(), BuildError> {
-    if let Some(network) = run.network.as_deref().filter(|network| *network != "default") {
-        return Err(BuildError::new(format!("RUN --network={network} is not supported; leave it out")));
-    }
-    // A cache directory is an ordinary directory here: a layer that has run is not run again.
-    let other = run.mounts.iter().find(|mount| !mount.split(',').any(|part| part == "type=cache"));
-    match other {
-        Some(mount) => {
-            Err(BuildError::new(format!("RUN --mount={mount} is not supported; only type=cache is")))
+fn check_network(run: &RunStep) -> Result<(), BuildError> {
+    match run.network.as_deref().filter(|network| *network != "default") {
+        Some(network) => {
+            Err(BuildError::new(format!("RUN --network={network} is not supported; leave it out")))
         }
         None => Ok(()),
     }

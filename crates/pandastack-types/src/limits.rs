@@ -377,6 +377,12 @@ pub const BUILD_CONTEXT_BYTES_MAX: u64 = 2 * 1024 * 1024 * 1024;
 pub const BUILD_REGISTRIES_MAX: usize = 20;
 /// Bytes of a registry's host name, user name or password. Beyond it: 400 `bad_request`.
 pub const REGISTRY_CREDENTIAL_BYTES_MAX: usize = 16 * 1024;
+/// Secrets that a build may have. Beyond it: 400 `bad_request`.
+pub const BUILD_SECRETS_MAX: usize = 20;
+/// Bytes of the id of a secret of a build. Beyond it: 400 `bad_request`.
+pub const BUILD_SECRET_ID_BYTES_MAX: usize = 128;
+/// Bytes of a secret of a build. Beyond it: 400 `bad_request`.
+pub const BUILD_SECRET_BYTES_MAX: usize = 64 * 1024;
 /// Lines of a build's log; further output of commands is dropped.
 pub const BUILD_LOG_LINES_MAX: u64 = 50_000;
 /// Bytes of a line of a build's log; the rest is dropped.

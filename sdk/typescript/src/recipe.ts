@@ -35,8 +35,11 @@ export class TemplateRecipe {
     return this.#with({ steps: [...this.steps, step] });
   }
 
-  /** Run a command. `noCache` runs it and the next steps though an earlier build did. */
-  run(command: string, options: { user?: string; noCache?: boolean } = {}): TemplateRecipe {
+  /**
+   * Run a command. It finds `secrets` of the build in `/run/secrets`, by their ids. `noCache` runs it and the
+   * next steps though an earlier build did.
+   */
+  run(command: string, options: { user?: string; secrets?: string[]; noCache?: boolean } = {}): TemplateRecipe {
     return this.#then({ run: { ...options, command } });
   }
 

@@ -113,6 +113,7 @@ export class TemplatesAPI {
       ready: wanted.ready,
       no_cache: wanted.noCache,
       registries: wanted.registries,
+      secrets: wanted.secrets && Object.entries(wanted.secrets).map(([id, value]) => ({ id, value })),
       debug: wanted.debug,
     });
     if (directory === undefined) {

@@ -585,7 +585,14 @@ export const SIGNATURES: Readonly<Record<string, Readonly<Record<string, Signatu
                       { fields: { env: { map: "string" } } },
                       {
                         fields: {
-                          run: { fields: { command: "string", "user?": "string", "noCache?": "boolean" } },
+                          run: {
+                            fields: {
+                              command: "string",
+                              "user?": "string",
+                              "secrets?": { list: "string" },
+                              "noCache?": "boolean",
+                            },
+                          },
                         },
                       },
                       { fields: { user: "string" } },
@@ -631,7 +638,14 @@ export const SIGNATURES: Readonly<Record<string, Readonly<Record<string, Signatu
                   { fields: { env: { map: "string" } } },
                   {
                     fields: {
-                      run: { fields: { command: "string", "user?": "string", "noCache?": "boolean" } },
+                      run: {
+                        fields: {
+                          command: "string",
+                          "user?": "string",
+                          "secrets?": { list: "string" },
+                          "noCache?": "boolean",
+                        },
+                      },
                     },
                   },
                   { fields: { user: "string" } },
@@ -659,6 +673,7 @@ export const SIGNATURES: Readonly<Record<string, Readonly<Record<string, Signatu
             "registries?": {
               list: { fields: { registry: "string", username: "string", password: "string" } },
             },
+            "secrets?": { map: "string" },
             "debug?": "boolean",
           },
         },
@@ -762,7 +777,10 @@ export const SIGNATURES: Readonly<Record<string, Readonly<Record<string, Signatu
   TemplateRecipe: {
     run: {
       isAsync: false,
-      takes: { command: "string", "options?": { fields: { "user?": "string", "noCache?": "boolean" } } },
+      takes: {
+        command: "string",
+        "options?": { fields: { "user?": "string", "secrets?": { list: "string" }, "noCache?": "boolean" } },
+      },
     },
     copy: {
       isAsync: false,

@@ -5,7 +5,7 @@ import { given } from "./wire.js";
 
 /** A build step that is not text of a Dockerfile. `noCache` also holds for the steps that follow. */
 export type TemplateBuildStep =
-  | { run: { command: string; user?: string; noCache?: boolean } }
+  | { run: { command: string; user?: string; secrets?: string[]; noCache?: boolean } }
   | { copy: { sources: string[]; dest: string; owner?: string; mode?: string; noCache?: boolean } }
   | { env: Record<string, string> }
   | { workdir: string }
@@ -62,6 +62,8 @@ export interface BuildTemplateOptions {
   noCache?: boolean;
   /** Credentials for the registries of images in `FROM`. */
   registries?: { registry: string; username: string; password: string }[];
+  /** Contents by id for `RUN --mount=type=secret,id=ID`. No layer has them. */
+  secrets?: Record<string, string>;
   /** Keep the machine of a step that fails for an hour: its snapshot is `failure.snapshot_id`. */
   debug?: boolean;
 }

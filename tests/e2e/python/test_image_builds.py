@@ -132,6 +132,21 @@ def test_an_image_becomes_a_template(
         assert sandbox.exec(search, user="root").stdout == ""
 
 
+def test_a_secret_is_in_no_layer(platform: Platform, client: PandaStack) -> None:
+    """Neither on the disk nor in the memory of the machine that is kept."""
+    secret, name, mount = uuid.uuid4().hex, name_of(), "--mount=type=secret,id=token"
+    dockerfile = f"FROM base\nRUN {mount} {mount},target=/root/.token,uid=1000 "
+    dockerfile += "wc -c < /run/secrets/token > /seen; stat -Lc %u /root/.token >> /seen\n"
+    build(client, name, dockerfile, secrets={"token": secret})
+    with client.sandboxes.create(template=name) as sandbox:
+        shown = sandbox.exec("cat /seen; ls -A /root; ls /run/secrets", user="root")
+        assert shown.stdout.startswith("32\n1000\n") and ".token" not in shown.stdout, shown
+        assert shown.exit_code != 0, "its directory was in memory"
+    kept = str(platform.data_dir / "store/snapshots")
+    found = subprocess.run(["grep", "-rlF", secret, kept], capture_output=True, text=True)
+    assert (found.returncode, found.stdout) == (1, ""), found
+
+
 def test_an_unchanged_image_is_not_fetched_and_a_moved_tag_is(
     client: PandaStack, registry: Registry, busybox: bytes
 ) -> None:

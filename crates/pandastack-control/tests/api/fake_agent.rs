@@ -282,7 +282,13 @@ impl FakeAgent {
             .route("/exec/ws", get(fake_processes::socket))
             .route("/exec/pty", get(fake_processes::socket))
             .route("/ssh", get(fake_processes::socket))
-            .route("/fs", get(fake_data::read).put(fake_data::write).delete(fake_data::done))
+            .route(
+                "/fs",
+                get(fake_data::read)
+                    .put(fake_data::write)
+                    .delete(fake_data::done)
+                    .patch(fake_data::set_attributes),
+            )
             .route("/fs/mkdir", post(fake_data::done))
             .route("/fs/tar", axum::routing::put(fake_data::write))
             .route("/fs/rename", post(fake_data::done))

@@ -7,6 +7,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::{Path as UrlPath, Request, State};
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
+use pandastack_types::api::FileEntry;
 use pandastack_types::{ErrorCode, SandboxId, SandboxState};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -121,6 +122,10 @@ pub(crate) async fn write(body: Body) -> Json<Value> {
         bytes += chunk.len();
     }
     Json(json!({"path": "/f", "bytes": bytes}))
+}
+
+pub(crate) async fn set_attributes() -> Json<FileEntry> {
+    Json(FileEntry::default())
 }
 
 pub(crate) async fn missing() -> Response {

@@ -43,6 +43,7 @@ mod simulation;
 mod slow_body;
 mod template_builds;
 mod template_limits;
+mod template_secrets;
 mod templates;
 mod tenants;
 mod time_travel;

@@ -193,7 +193,8 @@ fn native_step(step: &Step, current_user: Option<&str>) -> Result<BuildStep, Str
     let no_cache = step.force.unwrap_or_default();
     match step.r#type.as_str() {
         "RUN" => {
-            Ok(BuildStep::Run(BuildRun { command: required(0, "command")?, user: optional(1), no_cache }))
+            let (command, user) = (required(0, "command")?, optional(1));
+            Ok(BuildStep::Run(BuildRun { command, user, no_cache, ..BuildRun::default() }))
         }
         "COPY" => Ok(BuildStep::Copy(BuildCopy {
             sources: vec![required(0, "source")?],

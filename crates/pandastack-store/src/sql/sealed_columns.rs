@@ -49,8 +49,9 @@ pub(super) const PREVIEW_REPOS: Column = Column {
 pub(super) const SANDBOXES: Column = spec("sandbox spec", "sandboxes", &["env"]);
 pub(super) const SCHEDULES: Column = spec("schedule", "schedules", &["target", "options.alert"]);
 pub(super) const SNAPSHOTS: Column = spec("snapshot spec", "snapshots", &["env"]);
-pub(super) const TEMPLATE_BUILDS: Column =
-    spec("build spec", "template_builds", &["request.start.args", "start.args", "start.registries"]);
+pub(super) const TEMPLATE_BUILDS: Column = spec("build spec", "template_builds", BUILD_SECRETS);
+
+const BUILD_SECRETS: &[&str] = &["request.start.args", "start.args", "start.registries", "start.secrets"];
 
 const COLUMNS: [&Column; 9] = [
     &APPS,

@@ -29,6 +29,7 @@ mod sandbox;
 mod schedule;
 mod snapshot;
 mod template;
+mod template_build;
 mod volume;
 mod workspace;
 
@@ -101,9 +102,11 @@ pub use snapshot::{
     Snapshot, SnapshotKind, SnapshotList,
 };
 pub use template::{
-    Build, BuildCopy, BuildFailure, BuildRun, BuildStatus, BuildStep, CreateBuild, ImageConfig,
-    PublishTemplate, ReadyCheck, RegistryCredentials, SetTemplateTag, SignBuildFiles, StartBuild, Template,
-    TemplateStatus, TemplateTag, TemplateVersion, TemplateVolume,
+    Build, BuildFailure, BuildStatus, CreateBuild, ImageConfig, PublishTemplate, SetTemplateTag,
+    SignBuildFiles, Template, TemplateStatus, TemplateTag, TemplateVersion, TemplateVolume,
+};
+pub use template_build::{
+    BuildCopy, BuildRun, BuildSecret, BuildStep, ReadyCheck, RegistryCredentials, StartBuild,
 };
 pub use volume::{
     AttachVolume, AttachedVolume, CloneVolume, CreateVolume, GrowVolume, PatchVolume, SnapshotVolume, Volume,

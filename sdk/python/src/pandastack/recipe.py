@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Mapping, Optional, Tuple
+from typing import Any, Mapping, Optional, Sequence, Tuple
 
 from . import _wire
 from ._check import checked
@@ -35,9 +35,22 @@ class TemplateRecipe:
     def _then(self, **step: Any) -> TemplateRecipe:
         return replace(self, steps=(*self.steps, step))
 
-    def run(self, command: str, *, user: Optional[str] = None, no_cache: bool = False) -> TemplateRecipe:
-        """Run a command. ``no_cache`` runs it and the next steps though an earlier build did."""
-        return self._then(run=_wire.given(command=command, user=user, no_cache=no_cache or None))
+    def run(
+        self,
+        command: str,
+        *,
+        user: Optional[str] = None,
+        secrets: Sequence[str] = (),
+        no_cache: bool = False,
+    ) -> TemplateRecipe:
+        """Run a command. It finds ``secrets`` of the build in ``/run/secrets``, by their ids.
+
+        ``no_cache`` runs it and the next steps though an earlier build did.
+        """
+        given = _wire.given(
+            command=command, user=user, secrets=list(secrets) or None, no_cache=no_cache or None
+        )
+        return self._then(run=given)
 
     def copy(
         self,

@@ -11,8 +11,9 @@ use pandastack_types::api::{BuildStatus, CreateBuild, ReadyCheck, StartBuild, Te
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::io::ReaderStream;
 
+use super::secret::SecretArg;
 use super::source::{SourceArgs, Upload};
-use super::{context, debug};
+use super::{context, debug, secret};
 use crate::commands::create::follow_build;
 use crate::commands::pairs::pairs;
 use crate::commands::wait::WaitArgs;
@@ -36,13 +37,16 @@ pub struct Args {
     #[arg(long, short, value_name = "FILE", requires = "name")]
     file: Option<PathBuf>,
     #[command(flatten)]
-    source: Box<SourceArgs>,
+    source: SourceArgs,
     /// Tag of this version, besides `latest`; can be repeated
     #[arg(long, requires = "name")]
     tag: Vec<String>,
     /// Value of an ARG; can be repeated
     #[arg(long, value_name = "KEY=VALUE", requires = "name")]
     build_arg: Vec<String>,
+    /// Secret for RUN --mount=type=secret, from a file or a variable of this shell; can be repeated
+    #[arg(long, value_name = "id=NAME[,src=FILE|,env=VARIABLE]", requires = "name", value_parser = secret::parse)]
+    secret: Vec<SecretArg>,
     /// Stage to build [default: the last]
     #[arg(long, value_name = "STAGE", requires = "name")]
     target_stage: Option<String>,
@@ -119,6 +123,7 @@ async fn build(client: &Client, args: Args, name: String, output: Output) -> Res
         dockerfile,
         registries: args.source.credentials(&parsed)?,
         args: pairs(&args.build_arg)?.unwrap_or_default(),
+        secrets: secret::read(&args.secret)?,
         target: args.target_stage,
         no_cache: args.no_cache,
         start_command: args.start,

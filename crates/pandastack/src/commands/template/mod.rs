@@ -4,6 +4,7 @@ mod authfile;
 mod build;
 mod context;
 mod debug;
+mod secret;
 mod source;
 
 use std::process::ExitCode;
@@ -31,7 +32,7 @@ pub enum Command {
         names: Vec<String>,
     },
     /// Build a template from a Dockerfile or a container image
-    Build(build::Args),
+    Build(Box<build::Args>),
     /// Publish a snapshot as a template
     Publish {
         /// Snapshot ID, unique ID prefix or name
@@ -90,7 +91,7 @@ impl Command {
                     let fetch = async |name: &str| Ok(client.get_template(name).await?);
                     return show_each(&names, output, fetch, details).await;
                 }
-                Command::Build(args) => return build::run(&client, args, output).await,
+                Command::Build(args) => return build::run(&client, *args, output).await,
                 Command::Publish { snapshot, name, tag } => {
                     let snapshot_id = snapshot::find(&client, &snapshot).await?;
                     let request = PublishTemplate { snapshot_id, name, tags: tag, description: None };

@@ -84,6 +84,7 @@ class TemplatesAPI:
         memory_mb: Optional[int] = None,
         no_cache: bool = False,
         registries: Sequence[Mapping[str, str]] = (),
+        secrets: Optional[Mapping[str, str]] = None,
         debug: bool = False,
     ) -> TemplateBuild:
         """Start a build from a ``recipe``, a ``dockerfile`` or the ``Dockerfile`` in ``directory``.
@@ -92,7 +93,8 @@ class TemplatesAPI:
         ``steps`` follow the Dockerfile, such as ``{"run": {"command": "make"}}``. With ``keep_latest``, only
         ``tags`` point to the version. ``ready`` says when ``start_command`` is ready, such as
         ``{"port": 8080}``. ``registries`` are credentials for the images of ``FROM``, such as
-        ``{"registry": "ghcr.io", "username": "me", "password": token}``. With ``debug``, the machine of a
+        ``{"registry": "ghcr.io", "username": "me", "password": token}``. ``secrets`` are contents by id for
+        ``RUN --mount=type=secret,id=ID``; no layer has them. With ``debug``, the machine of a
         step that fails is kept for an hour: its snapshot is ``failure["snapshot_id"]``.
         To wait for the end, call :meth:`wait_for_build`.
         """
@@ -117,6 +119,7 @@ class TemplatesAPI:
             ready=dict(ready) if ready else None,
             no_cache=no_cache or None,
             registries=[dict(one) for one in registries] or None,
+            secrets=[{"id": id, "value": value} for id, value in (secrets or {}).items()] or None,
             debug=debug or None,
         )
         if directory is None:
