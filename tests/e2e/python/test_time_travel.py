@@ -476,6 +476,9 @@ def test_an_expired_sandbox_hibernates_when_on_timeout_says_so(client: PandaStac
         before = count(own)
         own.set_ttl(1)
         wait_until("asleep at the end of its TTL", lambda: own.refresh().status == "hibernated", 60)
+        # The next lifetime is as long as the last one was set: the call must fit into it.
+        own.set_ttl(600)
+        assert own.refresh().status == "hibernated"
         assert count(own) >= before, "the next call wakes it with its memory"
         assert own.refresh().status == "running"
 

@@ -290,9 +290,9 @@ impl FakeAgent {
                     .patch(fake_data::set_attributes),
             )
             .route("/fs/mkdir", post(fake_data::done))
-            .route("/fs/tar", axum::routing::put(fake_data::write))
+            .route("/fs/tar", get(fake_data::read).put(fake_data::write))
             .route("/fs/rename", post(fake_data::done))
-            .route("/fs/stat", get(fake_data::missing))
+            .route("/fs/stat", get(fake_data::stat))
             .route("/fs/dir", get(fake_data::done))
             .route("/ports", get(fake_data::done))
             .route("/metrics", get(fake_lifecycle::metrics))

@@ -128,8 +128,12 @@ pub(crate) async fn set_attributes() -> Json<FileEntry> {
     Json(FileEntry::default())
 }
 
-pub(crate) async fn missing() -> Response {
-    refuse(ErrorCode::FileNotFound, "there is no such file")
+/// Attributes of a file: of images, some exist.
+pub(crate) async fn stat(request: Request) -> Response {
+    match request.uri().query() {
+        Some("path=/a" | "path=/etc/nginx") => Json(FileEntry::default()).into_response(),
+        _ => refuse(ErrorCode::FileNotFound, "there is no such file"),
+    }
 }
 
 pub(crate) async fn done(request: Request) -> Json<Value> {

@@ -116,7 +116,10 @@ impl SandboxRecord {
             _ => (self.spec.residency, self.spec.kept) = (None, None),
         }
         let restarts = matches!(transition, Transition::Created | Transition::Woken) && moved;
-        if restarts && self.expires_at.is_none() && !self.spec.persistent {
+        // A sandbox may be woken before the record says that its lifetime ended in sleep.
+        let sleeps_at_end = self.spec.on_timeout == OnTimeout::Hibernate;
+        let is_over = self.expires_at.is_none_or(|at| sleeps_at_end && at <= change.at);
+        if restarts && is_over && !self.spec.persistent {
             self.expires_at = after_seconds(change.at, self.spec.ttl_seconds);
         }
         Ok(moved)

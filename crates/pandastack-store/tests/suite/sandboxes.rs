@@ -113,6 +113,16 @@ pub(super) async fn expiry_finds_exactly_the_due(store: &dyn Store) {
 }
 
 pub(super) async fn a_lifetime_that_ended_in_sleep_begins_again_awake(store: &dyn Store) {
+    // Woken before that is recorded: one that sleeps at its end does not go to sleep again at once.
+    for (on_timeout, begins_again) in [(OnTimeout::Hibernate, true), (OnTimeout::Kill, false)] {
+        let mut record = running(store).await;
+        (record.expires_at, record.spec.on_timeout) = (Some(now()), on_timeout);
+        let ended = record.expires_at;
+        for transition in [Transition::Hibernated, Transition::Woken] {
+            record.apply(transition, &Change::at(now())).unwrap();
+        }
+        assert_eq!(record.expires_at > ended, begins_again, "{on_timeout:?}");
+    }
     let id = running(store).await.id;
     let change = Change { ends_lifetime: true, ..Change::at(now()) };
     let asleep = store.transition(&id, Transition::Hibernated, &change).await.unwrap().record;
