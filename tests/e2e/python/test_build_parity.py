@@ -22,7 +22,10 @@ __all__ = ["busybox", "client", "flags", "platform", "registry"]
 
 BASE = f"{REGISTRY}/parity/base:latest"
 #: Mounted or written anew in every machine, or made by `buildah` while a command runs.
-OURS = ("/dev", "/proc", "/sys", "/run", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/mtab")
+OURS = (
+    "/dev", "/proc", "/sys", "/run", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/mtab",
+    "/etc/machine-id", "/etc/ssl", "/usr/local/share/ca-certificates", "/lost+found",
+)
 LIST = """/bin/busybox find / -xdev -exec /bin/busybox stat -c '%n|%f|%u|%g|%h|%N' {} +
 echo ====
 /bin/busybox find / -xdev -type f -exec /bin/busybox md5sum {} +"""
@@ -98,6 +101,8 @@ def buildah(
     registry: Registry, busybox: bytes, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Buildah]:
     more = base_layer(busybox).folder("root", 0o700).folder("run").folder("proc").folder("sys").folder("dev")
+    for name in ("usr", "usr/local", "usr/local/share"):
+        more.folder(name)
     for name in ("chmod", "chown", "ln", "rm", "umask", "true"):
         more.link(f"bin/{name}", "busybox")
     image = Image.of([more.tar()], {"Env": ["PATH=/bin"], "Cmd": ["/bin/sh"]})
