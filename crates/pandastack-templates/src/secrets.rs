@@ -128,8 +128,8 @@ pub(crate) fn check(secrets: &[BuildSecret]) -> Result<()> {
         let number = index + 1;
         if !is_name(&secret.id) || secret.value.len() > BUILD_SECRET_BYTES_MAX {
             return Err(Error::bad_request(format!(
-                "entry {number} of `secrets` needs an `id` of letters, digits, `-`, `_` and `.`, and a `value` \
-                 of at most {BUILD_SECRET_BYTES_MAX} bytes"
+                "entry {number} of `secrets` needs an `id` of letters, digits, `-`, `_` and `.`, and a \
+                 `value` of at most {BUILD_SECRET_BYTES_MAX} bytes"
             )));
         }
         if secrets[..index].iter().any(|earlier| earlier.id == secret.id) {

@@ -39,7 +39,10 @@ export class TemplateRecipe {
    * Run a command. It finds `secrets` of the build in `/run/secrets`, by their ids. `noCache` runs it and the
    * next steps though an earlier build did.
    */
-  run(command: string, options: { user?: string; secrets?: string[]; noCache?: boolean } = {}): TemplateRecipe {
+  run(
+    command: string,
+    options: { user?: string; secrets?: string[]; noCache?: boolean } = {},
+  ): TemplateRecipe {
     return this.#then({ run: { ...options, command } });
   }
 

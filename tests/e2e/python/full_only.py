@@ -61,7 +61,7 @@ FULL_ONLY: Dict[str, str] = {
     "test_apps_builds.py::test_cached_dependencies_do_not_hide_changes_to_the_apps_package":
         "builds a package twice; pandastack-detect's tests plan such an install at every build",
     "test_build_parity.py::test_a_build_makes_the_same_tree_as_buildah":
-        "two dozen builds, twice; test_template_builds.py has one, control and the scripts have tests of each step",
+        "two dozen builds, twice; test_template_builds.py has one, control and the scripts test each step",
     "test_database_backups.py::test_a_drill_restores_and_checks_a_backup":
         "one more restore; test_database_servers.py has one, routes.rs of backups names a drill that failed",
     "test_database_backups.py::test_any_point_in_time_restores_to_a_new_database":

@@ -400,11 +400,9 @@ def create_once_it_answers(client: PandaStack) -> Sandbox:
     made: List[Sandbox] = []
 
     def create() -> bool:
-        try:
+        with contextlib.suppress(CapacityError):
             made.append(client.sandboxes.create("base", idle_timeout_seconds=1))
-        except CapacityError:
-            return False
-        return True
+        return bool(made)
 
     wait_until("a sandbox", create, 60)
     return made[0]
@@ -476,8 +474,7 @@ def test_an_expired_sandbox_hibernates_when_on_timeout_says_so(client: PandaStac
         before = count(own)
         own.set_ttl(1)
         wait_until("asleep at the end of its TTL", lambda: own.refresh().status == "hibernated", 60)
-        # The next lifetime is as long as the last one was set: the call must fit into it.
-        own.set_ttl(600)
+        own.set_ttl(600)  # The next lifetime is as long: the call must fit into it.
         assert own.refresh().status == "hibernated"
         assert count(own) >= before, "the next call wakes it with its memory"
         assert own.refresh().status == "running"

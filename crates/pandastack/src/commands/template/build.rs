@@ -45,7 +45,12 @@ pub struct Args {
     #[arg(long, value_name = "KEY=VALUE", requires = "name")]
     build_arg: Vec<String>,
     /// Secret for RUN --mount=type=secret, from a file or a variable of this shell; can be repeated
-    #[arg(long, value_name = "id=NAME[,src=FILE|,env=VARIABLE]", requires = "name", value_parser = secret::parse)]
+    #[arg(
+        long,
+        value_name = "id=NAME[,src=FILE|,env=VARIABLE]",
+        requires = "name",
+        value_parser = secret::parse
+    )]
     secret: Vec<SecretArg>,
     /// Stage to build [default: the last]
     #[arg(long, value_name = "STAGE", requires = "name")]
