@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use crate::ParseError;
+use crate::froms::bound_from;
 use crate::lines::LogicalLine;
 use crate::words::split;
 
@@ -246,7 +247,12 @@ fn run(flags: &[String], rest: &str, heredocs: Vec<Heredoc>) -> Result<RunStep, 
     let (mut mounts, mut network) = (Vec::new(), None);
     for given in flags {
         match flag(given) {
-            ("mount", Some(value)) => mounts.push(value.to_owned()),
+            ("mount", Some(value)) => match bound_from(value).filter(|from| from.contains('$')) {
+                Some(from) => {
+                    return Err(format!("from={from} cannot have variables; name it by FROM ... AS"));
+                }
+                None => mounts.push(value.to_owned()),
+            },
             ("network", Some(value)) => network = Some(value.to_owned()),
             ("security", Some("sandbox")) => {}
             _ => return Err(format!("RUN flag `{given}` is not supported")),

@@ -17,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+mod froms;
 mod ignore;
 mod instruction;
 mod lines;
@@ -97,15 +98,15 @@ impl Dockerfile {
         named.or_else(|| name.parse().ok().filter(|index| *index < self.stages.len()))
     }
 
-    /// Images that a `COPY --from` names, each with the first step that does. A stage, by its name or number,
-    /// is none.
+    /// Images that a `COPY --from` or a mount names, each with the first step that does. A stage, by its name
+    /// or number, is none.
     pub fn copied_images(&self) -> Vec<(&str, &Step)> {
         let mut images: Vec<(&str, &Step)> = Vec::new();
         for step in self.stages.iter().flat_map(|stage| &stage.steps) {
-            let Instruction::Copy(copy) = &step.instruction else { continue };
-            let Some(from) = copy.from.as_deref().filter(|from| self.is_image(from)) else { continue };
-            if images.iter().all(|(image, _)| *image != from) {
-                images.push((from, step));
+            for from in step.instruction.froms().into_iter().filter(|from| self.is_image(from)) {
+                if images.iter().all(|(image, _)| *image != from) {
+                    images.push((from, step));
+                }
             }
         }
         images

@@ -280,3 +280,16 @@ fn arbitrary_dockerfiles_never_panic_the_parser() {
         }
     }
 }
+
+#[test]
+fn stages_and_images_of_mounts_are_named() {
+    let text = "FROM base AS made\nFROM base\nRUN --mount=from=made,target=/a \
+                --mount=type=bind,from=tools:1,target=/b --mount=type=cache,from=other,target=/c \
+                --mount=type=bind,target=/d go\n";
+    let file = parse(text).unwrap();
+    assert_eq!(file.stages[1].steps[0].instruction.froms(), ["made", "tools:1"]);
+    let images: Vec<&str> = file.copied_images().into_iter().map(|(image, _)| image).collect();
+    assert_eq!(images, ["tools:1"]);
+    let refused = parse("FROM base\nRUN --mount=type=bind,from=$A,target=/a go\n").unwrap_err();
+    assert!(refused.message.contains("from=$A cannot have variables"), "{refused}");
+}

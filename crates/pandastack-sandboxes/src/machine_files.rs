@@ -7,7 +7,7 @@ use pandastack_agent_client::{AgentError, CallOptions, StreamOptions};
 use pandastack_types::agent_api::{
     MakeDirectoryQuery, PathQuery, RemoveFileQuery, UnpackQuery, WriteFileQuery, endpoints,
 };
-use pandastack_types::api::{FileEntry, SetAttributes};
+use pandastack_types::api::{FileEntry, RenameFile, SetAttributes};
 use pandastack_types::{Error, ErrorCode, Result};
 
 use crate::machine::Machine;
@@ -15,6 +15,9 @@ use crate::ops::options_for;
 
 /// Longest time to look up a file.
 const READ_WAIT: Duration = Duration::from_secs(60);
+
+/// Longest time to move a file or directory, which are copied if they are to be on another file system.
+const RENAME_WAIT: Duration = Duration::from_secs(600);
 
 impl Machine {
     /// Writes a file; the content streams.
@@ -76,6 +79,13 @@ impl Machine {
         }
     }
 
+    /// Moves a file or directory.
+    pub async fn rename(&self, from: &str, to: &str) -> Result<()> {
+        let call = endpoints::RenameFile::new(self.id().clone());
+        let request = RenameFile { from: from.to_owned(), to: to.to_owned(), make_parents: false };
+        Ok(self.client().call(call, options_for(&self.record, RENAME_WAIT), &request).await?)
+    }
+
     /// Sets the mode of a file or directory.
     pub async fn set_mode(&self, path: &str, mode: u32) -> Result<()> {
         let wanted = SetAttributes { mode: Some(format!("{mode:04o}")), ..SetAttributes::default() };
@@ -106,5 +116,18 @@ impl Machine {
         let query = RemoveFileQuery { path: file.to_owned(), ..RemoveFileQuery::default() };
         let call = endpoints::RemoveFile::new(self.id().clone(), query);
         Ok(self.client().call(call, options_for(&self.record, wait), ()).await?)
+    }
+
+    /// Deletes a directory, if it is there and empty.
+    pub async fn remove_empty(&self, directory: &str, wait: Duration) -> Result<()> {
+        let query = RemoveFileQuery { path: directory.to_owned(), recursive: Some(false) };
+        let call = endpoints::RemoveFile::new(self.id().clone(), query);
+        let removed = self.client().call(call, options_for(&self.record, wait), ()).await;
+        match removed.map_err(Error::from) {
+            // `Conflict` is the answer for a directory with something in it.
+            Err(error) if error.code == ErrorCode::Conflict => Ok(()),
+            Err(error) if matches!(error.code, ErrorCode::NotFound | ErrorCode::FileNotFound) => Ok(()),
+            removed => removed,
+        }
     }
 }

@@ -26,8 +26,8 @@ pub(crate) struct Build<'a> {
     /// Steps in all.
     pub(crate) total: usize,
     pub(crate) file: Dockerfile,
-    /// Stages of images and templates that only a `COPY --from` names. Their numbers follow those of the
-    /// file.
+    /// Stages of images and templates that only a `COPY --from` or a mount names. Their numbers follow those
+    /// of the file.
     pub(crate) copied: Vec<Stage>,
     /// Head of each stage that was begun.
     pub(crate) heads: Vec<Option<Head>>,
@@ -91,7 +91,7 @@ impl<'a> Build<'a> {
         self.file.stage(name).filter(|index| *index < than)
     }
 
-    /// The stage whose files a `COPY --from` of another stage means.
+    /// The stage whose files a `COPY --from` or a mount of another stage means.
     pub(crate) fn copied_stage(&self, name: &str, than: usize) -> Option<usize> {
         let copied = || self.copied.iter().position(|stage| stage.from == name);
         self.earlier(name, than).or_else(|| copied().map(|index| self.file.stages.len() + index))
@@ -146,7 +146,7 @@ impl<'a> Build<'a> {
     }
 }
 
-/// The stage from whose files a step copies, which has no steps of its own.
+/// The stage whose files a step uses, which has no steps of its own.
 fn image_stage(image: &str, step: &Step) -> Stage {
     Stage { line: step.line, from: image.to_owned(), platform: None, name: None, steps: Vec::new() }
 }

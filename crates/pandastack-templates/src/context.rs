@@ -27,13 +27,15 @@ const ROLE: &str = "context";
 const TEMPLATE: &str = "base";
 /// Longest time for unpacking, summing or packing files.
 const FILES_WAIT: Duration = Duration::from_secs(900);
+/// Longest list of directories. A longer one: the copy fails.
+const DIRECTORIES_BYTES_MAX: usize = 64 << 20;
 
 /// Unpacks an upload with any compression. Owners in the archive are ignored: `COPY` sets the owner.
 const UNPACK: &str =
     r#"mkdir -p "$DIR" && tar -x -f "$FILE" -C "$DIR" $OWNER 2>&1; code=$?; rm -f "$FILE"; exit $code"#;
 
 /// The request to `copy.py`.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Selection {
     /// Directory that sources are below.
     pub(crate) root: String,
@@ -76,10 +78,22 @@ pub(crate) struct SelectedFiles {
     pub(crate) sum: String,
     /// Archives of one owner each, in the order to unpack.
     pub(crate) archives: Vec<Archive>,
+    /// File that lists the directories, parents first; empty if there are none.
+    pub(crate) directories: String,
     /// Files with set-id bits, which unpacking drops: paths in the archives, and modes.
     pub(crate) special: Vec<(String, u32)>,
     /// A directory is copied, so the destination becomes one.
     pub(crate) is_tree: bool,
+}
+
+/// A directory that is copied.
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+pub(crate) struct CopiedDir {
+    /// Path in the archives.
+    pub(crate) path: String,
+    pub(crate) mode: u32,
+    /// `uid:gid`; empty if owners are not kept.
+    pub(crate) owner: String,
 }
 
 /// The files of one owner.
@@ -183,6 +197,20 @@ pub(crate) async fn select(machine: &Machine, selection: &Selection) -> Result<S
     }
 }
 
+/// The directories of a selection, parents first.
+pub(crate) async fn directories(
+    machine: &Machine,
+    selected: &SelectedFiles,
+) -> Result<Vec<CopiedDir>, BuildError> {
+    if selected.directories.is_empty() {
+        return Ok(Vec::new());
+    }
+    let listed = machine.read(&selected.directories).await?;
+    let read = axum::body::to_bytes(listed, DIRECTORIES_BYTES_MAX).await;
+    let read = read.map_err(|error| BuildError::new(error.to_string()))?;
+    serde_json::from_slice(&read).map_err(|error| BuildError::new(error.to_string()))
+}
+
 fn shell(script: &str, env: &[(&str, &str)]) -> ExecRequest {
     ExecRequest { timeout_seconds: Some(FILES_WAIT.as_secs()), ..command::shell(script, env) }
 }
@@ -216,19 +244,11 @@ mod tests {
         Selection {
             root: root.join("in").display().to_string(),
             is_context: true,
-            sources: vec![],
-            urls: vec![],
-            checksum: None,
-            unpack: false,
             scratch: root.join("added").display().to_string(),
-            heredocs: vec![],
-            exclude: vec![],
-            parents: false,
             preserve: true,
-            mode: None,
             dest_is_dir: true,
-            file_name: String::new(),
             out: root.join("out").display().to_string(),
+            ..Selection::default()
         }
     }
 
@@ -326,12 +346,17 @@ mod tests {
         assert!(message(run(&root, true, "nothing")).ends_with("in the stage that is copied from"));
         let owned = chown(tree.join("app/data"), Some(7), Some(8)).is_ok();
         let selected = run(&root, true, "tree");
+        let listed = std::fs::read(&selected.directories).unwrap();
+        let directories: Vec<CopiedDir> = serde_json::from_slice(&listed).unwrap();
         std::fs::remove_dir_all(&root).unwrap();
         assert_eq!(selected.special, [("tool".to_owned(), 0o4755)]);
+        let paths: Vec<&str> = directories.iter().map(|one| one.path.as_str()).collect();
+        assert_eq!(paths, ["app", "app/data"], "parents first");
         match owned {
             true => {
                 let owners: Vec<&str> = selected.archives.iter().map(|one| one.owner.as_str()).collect();
                 assert_eq!(owners, ["0:0", "7:8", "0:0"], "directories in order, then files");
+                assert_eq!(directories[1].owner, "7:8");
             }
             false => println!("skipped: only root can give files away"),
         }

@@ -285,13 +285,34 @@ def sum_of(listed, preserve):
     return total.hexdigest(), size
 
 
+def owner_of(info, preserve):
+    return "%d:%d" % (info.st_uid, info.st_gid) if preserve and info else ""
+
+
+def directories(listed, preserve, mode):
+    return [
+        {"path": path, "mode": stat.S_IMODE(info.st_mode) if mode is None else mode,
+         "owner": owner_of(info, preserve)}
+        for path, _, info in listed if info and stat.S_ISDIR(info.st_mode) and is_text(path)
+    ]
+
+
+def is_text(path):
+    """Whether JSON can have a path: not every name is UTF-8."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def by_owner(listed, preserve):
     """(owner, entries) in the order to unpack: an archive belongs to one owner, and so do the directories
     that unpacking makes on the way. So directories come first, parents before what is in them."""
     groups, files = [], {}
     for entry in listed:
         info = entry[2]
-        owner = "%d:%d" % (info.st_uid, info.st_gid) if preserve and info else ""
+        owner = owner_of(info, preserve)
         if not (info and stat.S_ISDIR(info.st_mode)):
             files.setdefault(owner, []).append(entry)
         elif groups and groups[-1][0] == owner:
@@ -355,6 +376,11 @@ def main():
         if wanted["out"]:
             answer["archives"] = pack(wanted, listed)
             answer["special"] = special_modes(listed, wanted["mode"])
+            found = directories(listed, wanted["preserve"], wanted["mode"])
+            if found:
+                answer["directories"] = os.path.join(wanted["out"], "directories.json")
+                with open(answer["directories"], "w") as file:
+                    json.dump(found, file)
         else:
             answer["sum"], answer["bytes"] = sum_of(listed, wanted["preserve"])
         answer["entries"] = len(listed)

@@ -1,12 +1,15 @@
 //! `COPY` and `ADD`: files of the context or of another stage, selected and packed in the context machine.
 
+use std::collections::HashSet;
+
 use pandastack_dockerfile::CopyStep;
 use pandastack_sandboxes::machine::Machine;
+use pandastack_types::api::SetAttributes;
 use serde::Serialize;
 
 use crate::build::Build;
 use crate::build_error::BuildError;
-use crate::context::{self, CONTEXT_DIR, Selection};
+use crate::context::{self, CONTEXT_DIR, CopiedDir, SelectedFiles, Selection};
 use crate::key;
 use crate::machines::{self, UNPACK_WAIT};
 use crate::scope::Scope;
@@ -14,7 +17,10 @@ use crate::stage::Head;
 use crate::step::Outcome;
 
 /// Directory in which archives are packed.
-const OUT_DIR: &str = "/srv/out";
+pub(crate) const OUT_DIR: &str = "/srv/out";
+
+/// Directory in the machine's memory that shows the numbers of a user.
+const OWNED_DIR: &str = "/run/pandastack-owner";
 
 /// Directory of what `ADD` fetched and unpacked.
 const ADDED_DIR: &str = "/srv/added";
@@ -46,15 +52,7 @@ pub(crate) async fn run(
         return Ok(Outcome::Cached);
     }
     let context = context::open(build.templates, build.record).await?;
-    let root = match from {
-        Some(stage) => {
-            let mut other = build.take_head(stage)?;
-            let brought = fetch_sources(build, &context, &mut other, stage, &wanted.sources).await;
-            build.put_head(stage, other);
-            brought?
-        }
-        None => CONTEXT_DIR.to_owned(),
-    };
+    let root = root_of(build, &context, wanted.from.as_deref(), &wanted.sources).await?;
     let machine = head.machine(build).await?;
     let is_dir = wanted.dest_is_dir() || machine.stat(&wanted.dest).await?.is_some_and(|entry| entry.is_dir);
     let selected = context::select(&context, &wanted.selection(&root, is_dir, OUT_DIR)).await?;
@@ -63,25 +61,105 @@ pub(crate) async fn run(
         false => wanted.dest.rsplit_once('/').map_or("/", |(above, _)| above).to_owned(),
     };
     let directory = if directory.is_empty() { "/".to_owned() } else { directory };
-    for archive in &selected.archives {
-        let owner = match (&wanted.owner, archive.owner.as_str()) {
-            (Some(owner), _) => owner.as_str(),
-            (None, "") => "0:0",
-            (None, owner) => owner,
-        };
-        let content = context.read(&archive.path).await?;
-        machine.unpack_of(&directory, owner, content, UNPACK_WAIT).await?;
-    }
-    for (path, mode) in &selected.special {
-        let path = format!("{}/{path}", directory.trim_end_matches('/'));
-        machine.set_mode(&path, *mode).await?;
-    }
+    unpack(machine, &context, &selected, &directory, wanted.owner.as_deref()).await?;
     if selected.archives.is_empty() {
         machine.make_dir_of(&wanted.dest, wanted.owner.as_deref(), build.time_left()?).await?;
     }
     head.save(build, &key, &format!("COPY {}", wanted.dest)).await?;
     head.key = key;
     Ok(Outcome::Ran)
+}
+
+/// The directory of the context machine that sources are below. Those of another stage are copied there
+/// first.
+pub(crate) async fn root_of(
+    build: &mut Build<'_>,
+    context: &Machine,
+    from: Option<&str>,
+    sources: &[String],
+) -> Result<String, BuildError> {
+    let Some(name) = from else { return Ok(CONTEXT_DIR.to_owned()) };
+    let stage = build.stage_of(name)?;
+    let mut other = build.take_head(stage)?;
+    let root = fetch_sources(build, context, &mut other, stage, sources).await;
+    build.put_head(stage, other);
+    root
+}
+
+/// Unpacks packed files into a directory of a stage's machine. They belong to `owner`, else to their own.
+pub(crate) async fn unpack(
+    machine: &Machine,
+    context: &Machine,
+    selected: &SelectedFiles,
+    directory: &str,
+    owner: Option<&str>,
+) -> Result<(), BuildError> {
+    let below = |path: &str| format!("{}/{path}", directory.trim_end_matches('/'));
+    let directories = context::directories(context, selected).await?;
+    let replaced = existing(machine, directory, &directories).await?;
+    for archive in &selected.archives {
+        let content = context.read(&archive.path).await?;
+        machine.unpack_of(directory, owner_of(owner, &archive.owner), content, UNPACK_WAIT).await?;
+    }
+    for entry in replaced {
+        let (user, group) = match owner_of(owner, &entry.owner).split_once(':') {
+            Some((user, group)) => (user.to_owned(), group.to_owned()),
+            None => ids_of(machine, owner_of(owner, &entry.owner)).await?,
+        };
+        let attributes = SetAttributes {
+            mode: Some(format!("{:04o}", entry.mode)),
+            user: Some(user),
+            group: Some(group),
+            recursive: false,
+        };
+        machine.set_attributes(&below(&entry.path), &attributes).await?;
+    }
+    for (path, mode) in &selected.special {
+        machine.set_mode(&below(path), *mode).await?;
+    }
+    Ok(())
+}
+
+/// The wanted owner, else the one in an archive, else root.
+fn owner_of<'a>(wanted: Option<&'a str>, own: &'a str) -> &'a str {
+    wanted.unwrap_or(if own.is_empty() { "0:0" } else { own })
+}
+
+/// Numbers of a user and its own group: those of a directory that is made for it.
+async fn ids_of(machine: &Machine, user: &str) -> Result<(String, String), BuildError> {
+    machine.make_dir_of(OWNED_DIR, Some(user), UNPACK_WAIT).await?;
+    let made = machine.stat(OWNED_DIR).await?;
+    machine.remove(OWNED_DIR, UNPACK_WAIT).await?;
+    let made = made.ok_or_else(|| BuildError::new(format!("the owner `{user}` cannot be looked up")))?;
+    Ok((made.uid.to_string(), made.gid.to_string()))
+}
+
+/// The copied directories that exist at the destination. Unpacking does not change them, but a copy sets
+/// their mode and owner, as if they were new.
+async fn existing<'a>(
+    machine: &Machine,
+    directory: &str,
+    copied: &'a [CopiedDir],
+) -> Result<Vec<&'a CopiedDir>, BuildError> {
+    let (mut found, mut missing) = (Vec::new(), HashSet::new());
+    if copied.is_empty() || machine.stat(directory).await?.is_none() {
+        return Ok(found);
+    }
+    for entry in copied {
+        let above = entry.path.rsplit_once('/').map(|(above, _)| above);
+        let is_there = above.is_none_or(|above| !missing.contains(above))
+            && machine
+                .stat(&format!("{}/{}", directory.trim_end_matches('/'), entry.path))
+                .await?
+                .is_some_and(|entry| entry.is_dir && entry.link_target.is_none());
+        match is_there {
+            true => found.push(entry),
+            false => {
+                missing.insert(entry.path.as_str());
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// Copies the sources of another stage into the context machine.

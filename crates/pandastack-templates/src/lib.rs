@@ -19,7 +19,7 @@
 //! | `base`, `image` | the base that a `FROM` names; images, which machines fetch and unpack |
 //! | `plan`, `scope`, `key` | steps in one form; variables and configuration; keys of layers. Pure |
 //! | `machines`, `context` | builder machines, and the machine that holds the files of a build |
-//! | `secrets` | secrets of steps, which are in no layer |
+//! | `mounts`, `binds`, `secrets` | what a step finds while it runs, and is in no layer |
 //! | `debug` | the machine of a failed step, kept for the user |
 //! | `ready` | when a start command is ready |
 //! | `log`, `build_error` | logs and errors of builds |
@@ -32,6 +32,7 @@
 #![forbid(unsafe_code)]
 
 mod base;
+mod binds;
 mod build;
 mod build_error;
 pub mod build_routes;
@@ -43,6 +44,7 @@ mod image;
 mod key;
 mod log;
 mod machines;
+mod mounts;
 mod ops;
 mod plan;
 mod prune;

@@ -1,30 +1,12 @@
-//! Secrets of a build: files that a step finds, and that are in no layer.
-//!
-//! ```text
-//!  /run/pandastack-secrets/0       content, in a file system of the machine's memory
-//!  /root/.netrc -> the same        a link, from where the step expects it
-//! ```
-//!
-//! After the step, whether it failed or not, files and links are removed and the machine boots again from its
-//! disk, because its memory may contain what the step has read. Only then is anything kept of it.
+//! Secrets of a build: what a step asks for, and what a request has.
 
-use std::collections::BTreeMap;
-
-use axum::body::Body;
-use pandastack_sandboxes::machine::{LineSink, Machine};
-use pandastack_sandboxes::output::Exit;
-use pandastack_types::api::{BuildSecret, SetAttributes, StartProcess};
+use pandastack_types::api::BuildSecret;
 use pandastack_types::limits::{BUILD_SECRET_BYTES_MAX, BUILD_SECRET_ID_BYTES_MAX, BUILD_SECRETS_MAX};
-use pandastack_types::{Error, ErrorCode, Result};
+use pandastack_types::{Error, Result};
 
-use crate::build::Build;
 use crate::build_error::BuildError;
-use crate::machines::UNPACK_WAIT;
 use crate::scope::Scope;
-use crate::stage::Head;
 
-/// Directory of the files, in the machine's memory.
-const DIR: &str = "/run/pandastack-secrets";
 /// Directory in which steps find their secrets.
 const TARGET_DIR: &str = "/run/secrets";
 const OPTIONS: &str = "use type, id, target, env, required, mode, uid and gid";
@@ -36,37 +18,18 @@ pub(crate) struct SecretMount {
     pub(crate) text: String,
     id: String,
     /// Path at which the step finds the file.
-    target: Option<String>,
+    pub(crate) target: Option<String>,
     /// Variable that has the content.
-    env: Option<String>,
+    pub(crate) env: Option<String>,
     is_required: bool,
-    mode: u32,
-    uid: u32,
-    gid: u32,
+    pub(crate) mode: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
 }
 
 impl SecretMount {
-    /// The secrets among the mounts of a step. A cache directory is an ordinary directory here: a layer that
-    /// has run is not run again.
-    pub(crate) fn of(scope: &Scope, mounts: &[String]) -> Result<Vec<Self>, BuildError> {
-        let mut found = Vec::new();
-        for written in mounts {
-            let text = scope.expand(written)?;
-            match text.split(',').find_map(|part| part.strip_prefix("type=")) {
-                Some("cache") => {}
-                Some("secret") => found.push(Self::parse(scope, &text)?),
-                _ => {
-                    let why = format!(
-                        "RUN --mount={written} is not supported; only type=cache and type=secret are"
-                    );
-                    return Err(BuildError::new(why));
-                }
-            }
-        }
-        Ok(found)
-    }
-
-    fn parse(scope: &Scope, text: &str) -> Result<Self, BuildError> {
+    /// Reads a mount of type `secret`.
+    pub(crate) fn parse(scope: &Scope, text: &str) -> Result<Self, BuildError> {
         let wrong = |part: &str, hint: &str| {
             BuildError::new(format!("`{part}` in RUN --mount={text} is not supported; {hint}"))
         };
@@ -100,7 +63,7 @@ impl SecretMount {
     }
 
     /// Content of the secret. Without it, the step runs as if it had not asked, unless it must not.
-    fn value<'a>(&self, secrets: &'a [BuildSecret]) -> Result<Option<&'a str>, BuildError> {
+    pub(crate) fn value<'a>(&self, secrets: &'a [BuildSecret]) -> Result<Option<&'a str>, BuildError> {
         match secrets.iter().find(|secret| secret.id == self.id) {
             Some(secret) => Ok(Some(&secret.value)),
             None if self.is_required => Err(BuildError::new(format!(
@@ -140,125 +103,38 @@ pub(crate) fn check(secrets: &[BuildSecret]) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command with secrets.
-pub(crate) async fn run(
-    build: &Build<'_>,
-    head: &mut Head,
-    mounts: &[SecretMount],
-    mut request: StartProcess,
-    log: &impl LineSink,
-) -> Result<Exit, BuildError> {
-    let mut given = Vec::new();
-    for mount in mounts {
-        given.extend(mount.value(&build.start.secrets)?.map(|value| (mount, value)));
-    }
-    let variables = given.iter().filter_map(|(mount, value)| Some((mount.env.clone()?, (*value).to_owned())));
-    request.exec.env.get_or_insert_default().extend(variables.collect::<BTreeMap<_, _>>());
-    if given.is_empty() {
-        return Ok(head.machine(build).await?.run(&request, log).await?);
-    }
-    head.machine(build).await?;
-    let Some(machine) = &mut head.machine else {
-        return Err(BuildError::new("the builder machine was lost"));
-    };
-    let mut links = Vec::new();
-    let ran = match mount(machine, &given, &mut links).await {
-        Ok(()) => machine.run(&request, log).await,
-        Err(error) => Err(error),
-    };
-    if let Err(error) = forget(machine, &links).await {
-        // Nobody may look into it.
-        head.end_machine(build).await?;
-        return Err(error.into());
-    }
-    Ok(ran?)
-}
-
-/// Writes the files, and links to them where the step expects them.
-async fn mount(machine: &Machine, given: &[(&SecretMount, &str)], links: &mut Vec<String>) -> Result<()> {
-    machine.make_dir(DIR, UNPACK_WAIT).await?;
-    machine.set_mode(DIR, 0o711).await?;
-    for (index, (mount, value)) in given.iter().enumerate() {
-        let Some(target) = &mount.target else { continue };
-        let file = format!("{DIR}/{index}");
-        machine.write(&file, Body::from((*value).to_owned())).await?;
-        let attributes = SetAttributes {
-            mode: Some(format!("{:04o}", mount.mode)),
-            user: Some(mount.uid.to_string()),
-            group: Some(mount.gid.to_string()),
-            recursive: false,
-        };
-        machine.set_attributes(&file, &attributes).await?;
-        if machine.stat(target).await?.is_some() {
-            let message = format!("a secret cannot be mounted at `{target}`, where the image has a file");
-            return Err(Error::bad_request(message));
-        }
-        let (above, name) = target.rsplit_once('/').unwrap_or(("", target));
-        let archive = link_archive(name, &file)
-            .map_err(|error| Error::internal(format!("cannot pack a link to a secret: {error}")))?;
-        let above = if above.is_empty() { "/" } else { above };
-        machine.unpack(above, Body::from(archive), UNPACK_WAIT).await?;
-        links.push(target.clone());
-    }
-    Ok(())
-}
-
-/// Removes the links, and boots the machine again.
-async fn forget(machine: &mut Machine, links: &[String]) -> Result<()> {
-    for path in links {
-        match machine.remove(path, UNPACK_WAIT).await {
-            // The step has removed it.
-            Err(error) if matches!(error.code, ErrorCode::NotFound | ErrorCode::FileNotFound) => {}
-            removed => removed?,
-        }
-    }
-    machine.restart().await
-}
-
-fn link_archive(name: &str, to: &str) -> std::io::Result<Vec<u8>> {
-    let mut header = tar::Header::new_gnu();
-    header.set_entry_type(tar::EntryType::Symlink);
-    header.set_size(0);
-    header.set_mode(0o777);
-    let mut archive = tar::Builder::new(Vec::new());
-    archive.append_link(&mut header, name, to)?;
-    archive.into_inner()
-}
-
 #[cfg(test)]
 mod tests {
     use pandastack_types::api::ImageConfig;
 
     use super::*;
 
-    fn mounts(text: &str) -> Result<Vec<SecretMount>, String> {
+    fn read(text: &str) -> Result<SecretMount, String> {
         let config = ImageConfig { workdir: Some("/app".to_owned()), ..ImageConfig::default() };
-        SecretMount::of(&Scope::new(config, '\\'), &[text.to_owned()]).map_err(|error| error.message)
+        SecretMount::parse(&Scope::new(config, '\\'), text).map_err(|error| error.message)
     }
 
     #[test]
     fn secrets_of_a_step_are_read() {
-        let default = mounts("type=secret,id=token").unwrap().remove(0);
+        let default = read("type=secret,id=token").unwrap();
         assert_eq!((default.id.as_str(), default.target.as_deref()), ("token", Some("/run/secrets/token")));
         assert_eq!((default.is_required, default.mode, default.uid, default.env), (false, 0o400, 0, None));
-        let full = mounts("type=secret,target=.netrc,required,mode=0440,uid=1000,gid=7").unwrap().remove(0);
+        let full = read("type=secret,target=.netrc,required,mode=0440,uid=1000,gid=7").unwrap();
         assert_eq!((full.id.as_str(), full.target.as_deref()), (".netrc", Some("/app/.netrc")));
         assert_eq!((full.is_required, full.mode, full.uid, full.gid), (true, 0o440, 1000, 7));
-        let variable = mounts("type=secret,id=a,env=TOKEN").unwrap().remove(0);
+        let variable = read("type=secret,id=a,env=TOKEN").unwrap();
         assert_eq!((variable.target, variable.env.as_deref()), (None, Some("TOKEN")));
-        assert_eq!(mounts("type=cache,target=/root/.cache").unwrap(), []);
     }
 
     #[test]
-    fn other_mounts_are_refused_by_name() {
+    fn unknown_options_are_refused_by_name() {
         for (text, part) in [
-            ("type=bind,target=/x", "only type=cache and type=secret are"),
             ("type=secret", "name the secret with id=NAME"),
             ("type=secret,id=../x", "name the secret with id=NAME"),
             ("type=secret,id=a,mode=rw", "`mode=rw`"),
             ("type=secret,id=a,from=b", "`from=b`"),
         ] {
-            let refused = mounts(text).unwrap_err();
+            let refused = read(text).unwrap_err();
             assert!(refused.contains(part), "{refused}");
         }
     }
@@ -266,8 +142,7 @@ mod tests {
     #[test]
     fn a_missing_secret_is_an_error_only_if_it_is_required() {
         let secrets = [BuildSecret { id: "a".to_owned(), value: "1".to_owned() }];
-        let value =
-            |text: &str| mounts(text).unwrap().remove(0).value(&secrets).map(|found| found.map(str::len));
+        let value = |text: &str| read(text).unwrap().value(&secrets).map(|found| found.map(str::len));
         assert_eq!(value("type=secret,id=a").unwrap(), Some(1));
         assert_eq!(value("type=secret,id=b").unwrap(), None);
         assert!(value("type=secret,id=b,required").unwrap_err().message.contains("--secret id=b"));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use pandastack_dockerfile::{Instruction, Stage};
+use pandastack_dockerfile::Stage;
 use pandastack_types::SnapshotId;
 
 use crate::base;
@@ -126,9 +126,7 @@ impl Build<'_> {
             let stage = self.stage(index);
             open.extend(self.earlier(&self.globals.expand(&stage.from)?, index));
             for step in &stage.steps {
-                if let Instruction::Copy(copy) = &step.instruction
-                    && let Some(from) = &copy.from
-                {
+                for from in step.instruction.froms() {
                     let found = self.copied_stage(from, index);
                     open.push(found.ok_or_else(|| unknown_stage(from).at(0, Some(step.line), &step.text))?);
                 }

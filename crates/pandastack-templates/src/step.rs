@@ -14,9 +14,9 @@ use crate::copy;
 use crate::key;
 use crate::log::StepLog;
 use crate::machines::{self, STEP_TAG};
+use crate::mounts::Mounts;
 use crate::plan::PlannedStep;
 use crate::scope::Scope;
-use crate::secrets::{self, SecretMount};
 use crate::stage::Head;
 
 /// Outcome of a step.
@@ -88,21 +88,20 @@ async fn make_workdir(build: &Build<'_>, head: &mut Head) -> Result<Outcome, Bui
 }
 
 async fn run_command(
-    build: &Build<'_>,
+    build: &mut Build<'_>,
     head: &mut Head,
     run: &RunStep,
     user: Option<&str>,
     log: &StepLog,
 ) -> Result<Outcome, BuildError> {
     check_network(run)?;
-    let mounts = SecretMount::of(&head.scope, &run.mounts)?;
+    let mounts = Mounts::of(&head.scope, &run.mounts)?;
     let argv = head.scope.argv(&run.command);
     let text = serde_json::to_string(&argv).map_err(|error| BuildError::new(error.to_string()))?;
     let state = described(&head.scope)?;
-    // Which secrets a step has is a part of it. What is in them is not: they change, and the step would be
-    // repeated.
-    let secrets = mounts.iter().map(|mount| mount.text.as_str());
-    let parts = ["RUN", text.as_str(), state.as_str()].into_iter().chain(user).chain(secrets);
+    let mounted = mounts.key_parts(build).await?;
+    let mounted = mounted.iter().map(String::as_str);
+    let parts = ["RUN", text.as_str(), state.as_str()].into_iter().chain(user).chain(mounted);
     let key = key::step(&head.key, &parts.collect::<Vec<_>>());
     if head.restore(build, &key).await? {
         head.key = key;
@@ -113,10 +112,7 @@ async fn run_command(
         request.exec.user = Some(user.to_owned());
     }
     let began = now();
-    let exit = match mounts.is_empty() {
-        true => head.machine(build).await?.run(&request, log).await?,
-        false => secrets::run(build, head, &mounts, request, log).await?,
-    };
+    let exit = mounts.run(build, head, request, log).await?;
     let machine = head.machine(build).await?;
     fault::point("control.template.ran").await;
     if exit.exit_code != 0 || exit.timed_out {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 import uuid
 from typing import Any, Callable, Dict, Iterator, List, TypeVar
@@ -28,8 +29,13 @@ E2B_PASSED: Dict[str, List[str]] = {}
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     outcome: Any = yield
+    report = outcome.get_result()
+    if report.failed and "platform_process" in sys.modules:
+        for platform in sys.modules["platform_process"].Platform.running:
+            tails = platform.log_tails().items()
+            report.sections += [(f"{name} of {platform.prefix}", text) for name, text in tails]
     marker = item.get_closest_marker("e2b")
-    if marker is not None and call.when == "call" and outcome.get_result().passed:
+    if marker is not None and call.when == "call" and report.passed:
         E2B_PASSED.setdefault(marker.args[0], []).append(marker.args[1])
 
 

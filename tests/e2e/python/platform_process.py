@@ -17,7 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Callable, Dict, List, Optional
+from typing import Callable, ClassVar, Dict, List, Optional
 
 from pandastack import PandaStack
 
@@ -25,6 +25,8 @@ BINARY = os.environ["PANDASTACK_BIN"]
 READY_SECONDS_MAX = 600.0
 #: An image of a store in which templates are baked; without it, every platform bakes its own.
 SEED = os.environ.get("PANDASTACK_TEST_STORE")
+#: Lines of each log of a platform that are shown with a failed test.
+LOG_LINES_SHOWN = 60
 #: What the store keeps free for what must still be written when it is full.
 RESERVE_BYTES = 64 << 20
 
@@ -119,6 +121,9 @@ def seed_store(data_dir: Path) -> None:
 class Platform:
     """`pandastack up` on a directory, port and network of its own."""
 
+    #: Those that were started and not stopped. Their logs explain a failed test.
+    running: ClassVar[List["Platform"]] = []
+
     def __init__(self, prefix: str, subnet: str, *arguments: str) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="pandastack-e2e-"))
         # Control runs as a user of its own, which must be able to pass.
@@ -148,9 +153,16 @@ class Platform:
         command = [self.binary, "up", "--listen", f"127.0.0.1:{self.port}", *self.arguments]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log)
+        if self not in Platform.running:
+            Platform.running.append(self)
         wait_until(f"ready (log: {self.log})", self.is_ready, READY_SECONDS_MAX)
         wait_until("the client's configuration", self.config_path().exists, 30)
         return self
+
+    def log_tails(self) -> Dict[str, str]:
+        """The last lines of every log."""
+        paths = [self.log, *sorted((self.data_dir / "logs").glob("*.log"))]
+        return {path.name: "\n".join(read_text(path).splitlines()[-LOG_LINES_SHOWN:]) for path in paths}
 
     def config_path(self) -> Path:
         return self.root / ".config/pandastack/config.json"
@@ -238,6 +250,8 @@ class Platform:
 
     def stop(self) -> None:
         """Ends the platform and removes all it made."""
+        if self in Platform.running:
+            Platform.running.remove(self)
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             self.process.wait(timeout=60)

@@ -41,6 +41,11 @@ CASES: Dict[str, str] = {
     "copy of everything": "COPY . /all/",
     "copy over files": "RUN mkdir -p /there/deep && echo old > /there/a && echo kept > /there/kept\n"
                        "COPY folder /there",
+    "mounts": "RUN echo made > /read\nFROM {base}\n"
+              "RUN mkdir /there && echo hidden > /there/file && echo own > /own\n"
+              "RUN --mount=type=bind,source=folder,target=/there cat /there/a /there/deep/c > /read\n"
+              "RUN --mount=type=bind,source=one.txt,target=/own cat /own > /copied\n"
+              "RUN --mount=type=bind,from=0,source=/read,target=/run/r cat /run/r > /again",
     "copy through a link": "RUN mkdir /real && ln -s /real /linked\n"
                            "COPY one.txt /linked/\nCOPY folder /linked",
     "copy of links": "COPY links /links\nCOPY links/to-file /followed",

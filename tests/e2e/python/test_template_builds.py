@@ -21,7 +21,9 @@ ARG WHO
 WORKDIR /app
 COPY --chmod=0755 run.sh greeting*.txt ./
 COPY --from=made /out/file /app/from-stage
-RUN echo "built for $WHO" > built.txt
+RUN --mount=type=bind,target=/src --mount=type=bind,from=made,source=/out/file,target=run.sh \
+    test ! -e /src/secret.txt && cat /src/greeting1.txt run.sh > mounted.txt; echo junk > /src/junk; \
+    echo "built for $WHO" > built.txt
 ENV GREETING="hello $WHO"
 COPY <<end /app/inline.txt
 inline $WHO
@@ -65,13 +67,14 @@ def test_a_dockerfile_becomes_a_template(client: PandaStack, template: str, dire
 
     with client.sandboxes.create(template=f"{template}:v1", metadata=RUN) as sandbox:
         assert sandbox.template == template
-        result = sandbox.exec('id -un; pwd; echo "$GREETING"; cat built.txt inline.txt from-stage greeting1.txt; ./run.sh')
-        expect = ["user", "/app", "hello you", "built for you", "inline you", "made", "oneran"]
+        result = sandbox.exec('id -un; pwd; echo "$GREETING"; cat built.txt inline.txt from-stage mounted.txt; ./run.sh')
+        expect = ["user", "/app", "hello you", "built for you", "inline you", "made", "onemade", "ran"]
         assert result.stdout.split("\n")[:-1] == expect, result
-        owners = sandbox.exec("stat -c '%n %u %a' run.sh from-stage built.txt; ls", user="root")
+        owners = sandbox.exec("stat -c '%n %u %a' run.sh from-stage built.txt; ls; ls -A /", user="root")
         lines = owners.stdout.split()
         assert lines[:9] == ["run.sh", "0", "755", "from-stage", "1000", "644", "built.txt", "0", "644"], owners
-        assert "secret.txt" not in lines
+        assert "greeting2.txt" in lines
+        assert not {"secret.txt", "src", "pandastack-mounts"} & set(lines), lines
 
     # Nothing changed: nothing runs.
     again = client.templates.build(template, directory, args={"WHO": "you"})

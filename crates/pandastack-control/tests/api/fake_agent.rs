@@ -291,7 +291,7 @@ impl FakeAgent {
             )
             .route("/fs/mkdir", post(fake_data::done))
             .route("/fs/tar", get(fake_data::read).put(fake_data::write))
-            .route("/fs/rename", post(fake_data::done))
+            .route("/fs/rename", post(fake_data::rename))
             .route("/fs/stat", get(fake_data::stat))
             .route("/fs/dir", get(fake_data::done))
             .route("/ports", get(fake_data::done))

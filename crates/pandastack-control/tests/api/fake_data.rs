@@ -136,6 +136,14 @@ pub(crate) async fn stat(request: Request) -> Response {
     }
 }
 
+/// Moves a file; one is not there.
+pub(crate) async fn rename(Json(request): Json<Value>) -> Response {
+    match request["from"].as_str() {
+        Some("/go.mod") => refuse(ErrorCode::FileNotFound, "there is no such file"),
+        _ => Json(json!({})).into_response(),
+    }
+}
+
 pub(crate) async fn done(request: Request) -> Json<Value> {
     Json(json!({"did": request.uri().path_and_query().unwrap().as_str()}))
 }

@@ -1,4 +1,4 @@
-//! Secrets of template builds.
+//! Mounts of steps: secrets, and files that are there while the step runs.
 
 use serde_json::{Value, json};
 
@@ -91,4 +91,38 @@ async fn missing_and_invalid_secrets_are_named() {
     let build = world.post("/v1/templates/builds", json!({"name": "mine", "start": start})).await.expect(202);
     let build = ended(&world, build["id"].as_str().unwrap()).await;
     assert!(build["error"].as_str().unwrap().contains("--secret id=absent"), "{build}");
+}
+
+#[tokio::test]
+async fn files_of_a_mount_are_gone_before_the_machine_is_kept() {
+    let world = World::start().await;
+    let agent = world.agent("host-a", 8192).await;
+    let text = "FROM base AS made\nFROM base\nRUN --mount=type=bind,source=go.mod,target=/go.mod \
+                --mount=from=made,source=/a,target=/etc/nginx one\n";
+    let id = begin(&world, text, json!([])).await;
+    let build = ended(&world, &id).await;
+    assert_eq!(build["status"], "done", "{build}");
+    let seen = agent.lock().seen.clone();
+    // What the image has at a target is moved aside.
+    let parts = ["/fs/tar?path=/pandastack-mounts", "/fs/rename", "/processes?follow"];
+    let mut order = positions(&seen, &parts);
+    for path in ["/go.mod", "/etc/nginx", "/pandastack-mounts"] {
+        let is_removal =
+            |call: &String| call.starts_with("DELETE") && call.ends_with(&format!("/fs?path={path}"));
+        order.push(seen.iter().position(is_removal).unwrap_or_else(|| panic!("{path}: {seen:?}")));
+    }
+    order.extend(positions(&seen, &["/snapshots"]));
+    assert!(order.is_sorted(), "{order:?}: {seen:?}");
+    let count = |part: &str| seen.iter().filter(|call| call.contains(part)).count();
+    assert_eq!((count("/fs/rename"), count("/hibernate")), (3, 0), "one is not there: {seen:?}");
+    no_machines(&agent).await;
+    let id = begin(&world, text, json!([])).await;
+    assert_eq!(ended(&world, &id).await["cached_steps"], 1);
+
+    let refused = [("type=ssh", "use type=bind"), ("type=bind,from=7,target=/x", "not an earlier stage")];
+    for (mount, part) in refused {
+        let id = begin(&world, &format!("FROM base\nRUN --mount={mount} one\n"), json!([])).await;
+        let build = ended(&world, &id).await;
+        assert!(build["error"].as_str().unwrap().contains(part), "{build}");
+    }
 }

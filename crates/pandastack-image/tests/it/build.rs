@@ -142,7 +142,7 @@ fn build_for_ever() {
     let _ = builder.ensure(&recipe(TINY, Lock::default()), &|_| {});
 }
 
-fn wait_until(complaint: &str, condition: impl Fn() -> bool) {
+pub(crate) fn wait_until(complaint: &str, condition: impl Fn() -> bool) {
     let deadline = Instant::now() + CONDITION_MAX;
     while !condition() {
         assert!(Instant::now() < deadline, "{complaint}");

@@ -111,7 +111,7 @@ pub(super) fn next_step(subject: &Subject, components: &[OutdatedComponent], has
         (Some(Owner::Build(_)), FrozenKind::Sandbox) => "wait for the end of the template build".to_owned(),
         (Some(Owner::Drill(_)), _) => "wait for the end of the trial restore".to_owned(),
         (Some(_), FrozenKind::Sandbox) => {
-            format!("move the database to a new machine: `pandastack db failover {id}`")
+            format!("change the size with `pandastack db update {id} --size`, which makes a new machine")
         }
         (_, FrozenKind::Sandbox) => {
             format!("{first}drop its memory with `pandastack sandbox hibernate --disk-only {}`", subject.id())
