@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from pathlib import Path
-from typing import Any, Callable, Iterator, List
+from typing import Any, Callable, Iterator, List, Optional, Tuple
 
 import httpx
 import pytest
@@ -60,9 +60,19 @@ def write_until_cut(url: str, acknowledged: List[int], begun: Callable[[], Any])
 
 
 def numbers(url: str) -> List[int]:
-    # The client is held while the machine is replaced.
-    with psycopg.connect(url, connect_timeout=REVIVE_SECONDS_MAX) as connection:
-        return [row[0] for row in connection.execute("SELECT n FROM kept ORDER BY n")]
+    """Rows of the database. A client is held while the machine is replaced; if that takes long, it must try again."""
+    def read() -> Optional[Tuple[List[int]]]:
+        try:
+            with psycopg.connect(url, connect_timeout=REVIVE_SECONDS_MAX) as connection:
+                return ([row[0] for row in connection.execute("SELECT n FROM kept ORDER BY n")],)
+        except psycopg.OperationalError as error:
+            if "try again shortly" not in str(error):
+                raise
+            return None
+
+    found = wait_for("the database answers", read, REVIVE_SECONDS_MAX)
+    assert found is not None
+    return found[0]
 
 
 def test_a_machine_kill_loses_no_acknowledged_transaction(client: PandaStack, database: Database) -> None:
