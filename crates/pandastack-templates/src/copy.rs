@@ -96,7 +96,14 @@ pub(crate) async fn unpack(
 ) -> Result<(), BuildError> {
     let below = |path: &str| format!("{}/{path}", directory.trim_end_matches('/'));
     let directories = context::directories(context, selected).await?;
-    let replaced = existing(machine, directory, &directories).await?;
+    let replaced = match machine.stat(directory).await? {
+        Some(_) => existing(machine, directory, &directories).await?,
+        None => {
+            // Else the first archive's owner would get it.
+            machine.make_dir_of(directory, Some(owner_of(owner, "")), UNPACK_WAIT).await?;
+            Vec::new()
+        }
+    };
     for archive in &selected.archives {
         let content = context.read(&archive.path).await?;
         machine.unpack_of(directory, owner_of(owner, &archive.owner), content, UNPACK_WAIT).await?;
@@ -142,9 +149,6 @@ async fn existing<'a>(
     copied: &'a [CopiedDir],
 ) -> Result<Vec<&'a CopiedDir>, BuildError> {
     let (mut found, mut missing) = (Vec::new(), HashSet::new());
-    if copied.is_empty() || machine.stat(directory).await?.is_none() {
-        return Ok(found);
-    }
     for entry in copied {
         let above = entry.path.rsplit_once('/').map(|(above, _)| above);
         let is_there = above.is_none_or(|above| !missing.contains(above))

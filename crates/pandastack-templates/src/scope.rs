@@ -224,6 +224,7 @@ impl Scope {
             }
             Instruction::Expose(ports) => {
                 for port in self.expand_all(ports)? {
+                    let port = if port.contains('/') { port } else { port + "/tcp" };
                     if !self.config.ports.contains(&port) {
                         charge(&mut self.bytes, port.len())?;
                         self.config.ports.push(port);
@@ -391,7 +392,7 @@ mod tests {
         assert_eq!(config.entrypoint.clone().unwrap(), ["/bin/bash", "-c", "run"]);
         assert_eq!(
             (config.ports.clone(), config.user.as_deref()),
-            (vec!["80".into(), "443".into()], Some("app:app"))
+            (vec!["80/tcp".into(), "443/tcp".into()], Some("app:app"))
         );
         assert_eq!(config.labels["maintainer"], "me");
         assert_eq!((scope.absolute("../x"), scope.absolute("/../y/")), ("/a/x".to_owned(), "/y".to_owned()));
