@@ -60,7 +60,7 @@ def write_until_cut(url: str, acknowledged: List[int], begun: Callable[[], Any])
 
 
 def numbers(url: str) -> List[int]:
-    """Rows of the database. A client is held while its machine is replaced, and tries again if that takes long."""
+    """Rows of the database. A client is held while the machine is replaced, and tries again after that."""
     def read() -> Optional[Tuple[List[int]]]:
         try:
             with psycopg.connect(url, connect_timeout=REVIVE_SECONDS_MAX) as connection:
