@@ -27,8 +27,8 @@ const ROLE: &str = "context";
 const TEMPLATE: &str = "base";
 /// Longest time for unpacking, summing or packing files.
 const FILES_WAIT: Duration = Duration::from_secs(900);
-/// Longest list of directories. A longer one: the copy fails.
-const DIRECTORIES_BYTES_MAX: usize = 64 << 20;
+/// Longest list of directories. The script refuses to copy more.
+const DIRECTORIES_BYTES_MAX: usize = 8 << 20;
 
 /// Unpacks an upload with any compression. Owners in the archive are ignored: `COPY` sets the owner.
 const UNPACK: &str =

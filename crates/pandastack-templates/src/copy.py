@@ -3,6 +3,8 @@
 import fnmatch, hashlib, io, json, os, posixpath, re, shutil, stat, subprocess, sys, tarfile
 
 BYTES_MAX = 8 << 30
+# The server holds this list, see context.rs.
+DIRECTORIES_BYTES_MAX = 8 << 20
 FETCH_STALL_SECONDS_MAX = 60
 
 
@@ -379,8 +381,11 @@ def main():
             found = directories(listed, wanted["preserve"], wanted["mode"])
             if found:
                 answer["directories"] = os.path.join(wanted["out"], "directories.json")
+                text = json.dumps(found, separators=(",", ":"))
+                if len(text) > DIRECTORIES_BYTES_MAX:
+                    raise Refused("%d directories are too many for one instruction; use several" % len(found))
                 with open(answer["directories"], "w") as file:
-                    json.dump(found, file)
+                    file.write(text)
         else:
             answer["sum"], answer["bytes"] = sum_of(listed, wanted["preserve"])
         answer["entries"] = len(listed)

@@ -256,10 +256,19 @@ mod tests {
             ("target=/src", (1, 0)),
             ("type=bind,target=/src", (1, 0)),
             ("type=tmpfs,target=/tmp/x", (1, 0)),
+            ("type=tmpfs,target=/run", (0, 0)),
             ("type=secret,id=a", (0, 1)),
         ] {
             assert_eq!(read(text), Ok(expect), "{text}");
         }
         assert!(read("type=ssh").unwrap_err().contains("use type=bind, cache, secret or tmpfs"));
+    }
+
+    #[test]
+    fn a_mount_above_another_comes_first() {
+        let written = ["target=/src/deep", "target=/src"].map(str::to_owned);
+        let found = Mounts::of(&Scope::new(ImageConfig::default(), '\\'), &written).unwrap();
+        let targets: Vec<&str> = found.binds.iter().map(|bind| bind.target.as_str()).collect();
+        assert_eq!(targets, ["/src", "/src/deep"]);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use pandastack_dockerfile::Stage;
+use pandastack_dockerfile::{Instruction, Stage};
 use pandastack_types::SnapshotId;
 
 use crate::base;
@@ -137,11 +137,20 @@ impl Build<'_> {
         Ok(copied.chain(own).collect())
     }
 
+    /// The flag that names the image of a stage without steps.
+    fn names_image(&self, stage: &Stage) -> &'static str {
+        let mut steps = self.file.stages.iter().flat_map(|stage| &stage.steps);
+        match steps.find(|step| step.line == stage.line).map(|step| &step.instruction) {
+            Some(Instruction::Run(_)) => "RUN --mount=from",
+            _ => "COPY --from",
+        }
+    }
+
     /// Creates the head from which a stage starts.
     async fn begin(&self, number: usize, stage: &Stage, index: usize) -> Result<Head, BuildError> {
         let text = match index < self.file.stages.len() {
             true => format!("FROM {}", stage.from),
-            false => format!("COPY --from={}", stage.from),
+            false => format!("{}={}", self.names_image(stage), stage.from),
         };
         let log = self.log.step(number, self.total, &text).await;
         let begun = base::begin(self, stage, index, &log).await;

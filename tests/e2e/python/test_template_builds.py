@@ -23,7 +23,8 @@ COPY --chmod=0755 run.sh greeting*.txt ./
 COPY --from=made /out/file /app/from-stage
 RUN --mount=type=bind,target=/src --mount=type=bind,from=made,source=/out/file,target=run.sh \
     test ! -e /src/secret.txt && cat /src/greeting1.txt run.sh > mounted.txt; echo junk > /src/junk; \
-    echo "built for $WHO" > built.txt
+    echo "built for $WHO" > built.txt; mkdir -m 755 deep
+COPY tree ./
 ENV GREETING="hello $WHO"
 COPY <<end /app/inline.txt
 inline $WHO
@@ -48,6 +49,8 @@ def directory(tmp_path: Path, template: str) -> Path:
     (tmp_path / "run.sh").write_text("#!/bin/sh\necho ran\n")
     (tmp_path / "greeting1.txt").write_text("one")
     (tmp_path / "greeting2.txt").write_text("two")
+    (tmp_path / "tree/deep").mkdir(parents=True)
+    (tmp_path / "tree/deep").chmod(0o750)
     (tmp_path / "secret.txt").write_text("not for machines")
     (tmp_path / ".dockerignore").write_text("secret*\n")
     (tmp_path / "Dockerfile").write_text(DOCKERFILE.format(name=template))
@@ -67,12 +70,13 @@ def test_a_dockerfile_becomes_a_template(client: PandaStack, template: str, dire
 
     with client.sandboxes.create(template=f"{template}:v1", metadata=RUN) as sandbox:
         assert sandbox.template == template
-        result = sandbox.exec('id -un; pwd; echo "$GREETING"; cat built.txt inline.txt from-stage mounted.txt; ./run.sh')
+        shown = "cat built.txt inline.txt from-stage mounted.txt; ./run.sh"
+        result = sandbox.exec(f'id -un; pwd; echo "$GREETING"; {shown}')
         expect = ["user", "/app", "hello you", "built for you", "inline you", "made", "onemade", "ran"]
         assert result.stdout.split("\n")[:-1] == expect, result
-        owners = sandbox.exec("stat -c '%n %u %a' run.sh from-stage built.txt; ls; ls -A /", user="root")
+        owners = sandbox.exec("stat -c '%n %u %a' run.sh from-stage deep; ls; ls -A /", user="root")
         lines = owners.stdout.split()
-        assert lines[:9] == ["run.sh", "0", "755", "from-stage", "1000", "644", "built.txt", "0", "644"], owners
+        assert lines[:9] == ["run.sh", "0", "755", "from-stage", "1000", "644", "deep", "0", "750"], owners
         assert "greeting2.txt" in lines
         assert not {"secret.txt", "src", "pandastack-mounts"} & set(lines), lines
 
@@ -90,7 +94,7 @@ def test_a_dockerfile_becomes_a_template(client: PandaStack, template: str, dire
     with pytest.raises(TemplateBuildError) as caught:
         client.templates.wait_for_build(broken.id, poll_interval=0.2)
     failure = caught.value.build.failure or {}
-    assert (failure["line"], failure["exit_code"], failure["output"]) == (16, 7, ["last words"]), failure
+    assert (failure["line"], failure["exit_code"], failure["output"]) == (17, 7, ["last words"]), failure
     with client.sandboxes.create(from_snapshot=failure["snapshot_id"]) as machine:
         assert machine.exec("cat /tmp/words /app/built.txt").stdout == "last words\nbuilt for you\n"
     version = client.templates.get(template).version or {}

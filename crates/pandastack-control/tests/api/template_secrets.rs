@@ -119,7 +119,11 @@ async fn files_of_a_mount_are_gone_before_the_machine_is_kept() {
     let id = begin(&world, text, json!([])).await;
     assert_eq!(ended(&world, &id).await["cached_steps"], 1);
 
-    let refused = [("type=ssh", "use type=bind"), ("type=bind,from=7,target=/x", "not an earlier stage")];
+    let refused = [
+        ("type=ssh", "use type=bind"),
+        ("type=bind,from=7,target=/x", "not an earlier stage"),
+        ("type=bind,from=team/missing,target=/x", "(`RUN --mount=from=team/missing`): image `missing`"),
+    ];
     for (mount, part) in refused {
         let id = begin(&world, &format!("FROM base\nRUN --mount={mount} one\n"), json!([])).await;
         let build = ended(&world, &id).await;
