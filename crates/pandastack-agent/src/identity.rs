@@ -66,6 +66,11 @@ pub(crate) fn refresh(record: &SandboxRecord, guests: &GuestSettings) -> Identit
     }
 }
 
+/// Fresh clock and entropy for a machine that only stood still.
+pub(crate) fn unchanged(record: &SandboxRecord, guests: &GuestSettings) -> Identity {
+    Identity { only_stood_still: true, ..refresh(record, guests) }
+}
+
 #[cfg(test)]
 mod tests {
     use pandastack_engine::Shape;

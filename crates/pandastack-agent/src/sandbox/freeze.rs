@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::driver::{Driver, STARTS_MAX};
 use crate::error::{AgentError, Result};
-use crate::identity::refresh;
+use crate::identity::unchanged;
 use crate::launch::GUEST_ANSWER_MAX;
 
 /// Longest time for a guest to freeze its processes and write its file systems out.
@@ -122,7 +122,7 @@ impl Driver {
     }
 
     fn unchanged_identity(&self) -> Identity {
-        Identity { only_stood_still: true, ..refresh(&self.record, &self.host.config.guests) }
+        unchanged(&self.record, &self.host.config.guests)
     }
 
     /// Thaws user processes in a machine that a fork resumes, as soon as the fork reports it. If that does
