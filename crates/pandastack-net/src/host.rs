@@ -22,7 +22,7 @@ use crate::netlink::{Netlink, Subsystem};
 use crate::{connections, namespace, ruleset, slot};
 
 /// Time that a name may stay taken before another agent is assumed to use it.
-const CLAIM_PATIENCE: Duration = Duration::from_millis(500);
+const CLAIM_PATIENCE: Duration = Duration::from_secs(2);
 const CLAIM_RETRY_PAUSE: Duration = Duration::from_millis(10);
 
 /// Held as long as the pool lives: a second pool with the same names cannot get it.

@@ -22,7 +22,7 @@ use crate::startup_retry::{RetryDeadline, is_not_yet};
 use crate::wire::{Fatal, take};
 
 /// Tests do not wait that long.
-const WAIT: Duration = if cfg!(test) { Duration::from_millis(500) } else { LOGIN_WAIT };
+const WAIT: Duration = if cfg!(test) { Duration::from_secs(2) } else { LOGIN_WAIT };
 
 /// Credentials and database of a login.
 #[derive(Clone)]

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use crate::limits::{NOT_YET_PAUSE, NOT_YET_WAIT};
 
 /// Tests do not wait that long.
-pub(crate) const WAIT: Duration = if cfg!(test) { Duration::from_secs(2) } else { NOT_YET_WAIT };
+pub(crate) const WAIT: Duration = if cfg!(test) { Duration::from_secs(5) } else { NOT_YET_WAIT };
 
 /// SQLSTATEs of a server that accepts no sessions at the moment: it is stopping, one of its
 /// processes crashed, or it is not ready.

@@ -190,7 +190,7 @@ async fn play(mut stream: DuplexStream, plays: Behaviour, asked: &Notify) {
 }
 
 /// Timeout of a statement; shorter than the wait for a server that accepts no sessions.
-const WAIT: Duration = Duration::from_secs(1);
+const WAIT: Duration = Duration::from_secs(3);
 /// `SELECT 1` that is done.
 const DONE: &[(u8, &[u8])] = &[(b'C', b"SELECT 1\0"), (b'Z', b"I")];
 

@@ -139,7 +139,7 @@ mod tests {
         let found =
             due(&timing, at("2020-01-01T00:00:00Z"), at("2030-01-01T00:00:00Z"), MissedPolicy::RunOnce);
         assert_eq!(found.unwrap().missed, MISSED_COUNT_MAX - 1);
-        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     }
 
     #[test]

@@ -97,7 +97,7 @@ def test_an_asyncio_timeout_kills_the_command(server, running):
         async with AsyncPandaStack(base_url=server.url, api_key=KEY) as client:
             sandbox = await client.sandboxes.get("s1")
             with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(sandbox.commands.run("make"), 0.2)
+                await asyncio.wait_for(sandbox.commands.run("make"), 2)
 
     asyncio.run(main())
     assert running.was_killed

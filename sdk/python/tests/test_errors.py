@@ -161,9 +161,9 @@ def test_a_silent_server_times_out(server, make_client):
     server.on("GET", "/v1/me", 200, {}, before=lambda: release.wait(10))
     started = time.monotonic()
     with pytest.raises(pandastack.RequestTimeout):
-        make_client(timeout=0.2).me()
+        make_client(timeout=1).me()
     release.set()
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 8
     assert len(server.requests) == 1
 
 
@@ -172,9 +172,9 @@ def test_a_trickling_server_times_out(server, make_client):
     server.on("GET", "/v1/me", 200, chunks=[b" ", lambda: release.wait(0.15)] * 40)
     started = time.monotonic()
     with pytest.raises(pandastack.RequestTimeout):
-        make_client(timeout=0.4).me()
+        make_client(timeout=1).me()
     release.set()
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 5
 
 
 def test_no_server(make_client):

@@ -95,11 +95,12 @@ test("command timeouts", async (t) => {
 });
 
 test("requests to a silent or a trickling server time out", async (t) => {
-  const { server, client } = await setup(t, { timeoutMs: 200 });
+  const { server, client } = await setup(t, { timeoutMs: 1000 });
   const { open, wait } = gate();
   t.after(open);
   server.on("GET", "/v1/me", 200, {}, { before: wait });
-  server.on("GET", "/v1/templates", 200, undefined, { chunks: Array.from({ length: 40 }, () => [" ", () => new Promise((r) => setTimeout(r, 50))]).flat() });
+  const trickle = [" ", () => new Promise((r) => setTimeout(r, 50))];
+  server.on("GET", "/v1/templates", 200, undefined, { chunks: Array.from({ length: 100 }, () => trickle).flat() });
   await assert.rejects(client.me(), sdk.RequestTimeout);
   await assert.rejects(client.templates.list(), sdk.RequestTimeout);
   assert.equal(server.requests.length, 2);

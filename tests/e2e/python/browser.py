@@ -19,7 +19,7 @@ def browser() -> Iterator[Browser]:
     program = shutil.which("chromium")
     assert program, "install Debian's package chromium"
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
+        started = playwright.chromium.launch(executable_path=program, args=ARGUMENTS, timeout=120_000)
         yield started
         started.close()
 

@@ -19,7 +19,7 @@ T = TypeVar("T")
 #: Labels every sandbox of this run, so that nothing is left behind and nothing else is touched.
 RUN = {"e2e": uuid.uuid4().hex}
 #: Emulated machines on a busy box are slow; a healthy one needs a fraction of this.
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 180.0
 
 
 #: Features of E2B's clients that a test of this run proved, with what was proved of each.
@@ -37,6 +37,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     marker = item.get_closest_marker("e2b")
     if marker is not None and call.when == "call" and report.passed:
         E2B_PASSED.setdefault(marker.args[0], []).append(marker.args[1])
+
+
+# Five seconds, the default, are not much for a call into an emulated guest.
+for limit in ("connect", "read", "write", "pool"):
+    setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, limit, PATIENCE_SECONDS)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -91,7 +96,7 @@ def delete_run(client: PandaStack) -> None:
 @pytest.fixture(scope="session")
 def shared(client: PandaStack) -> Sandbox:
     """One sandbox for tests that do not change its state."""
-    return client.sandboxes.create(template="base", ttl_seconds=3600, metadata=RUN)
+    return client.sandboxes.create(template="base", ttl_seconds=6 * 3600, metadata=RUN)
 
 
 @pytest.fixture

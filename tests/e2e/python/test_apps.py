@@ -449,13 +449,13 @@ def test_metrics_are_reported_without_waking_the_app(apps: Apps, served: Dict[st
 def test_output_can_be_read(apps: Apps, served: Dict[str, Any]) -> None:
     mark = uuid.uuid4().hex
     get(served, f"/{mark}")
-    text = apps.http.get(f"/apps/{served['id']}/runtime-logs", params={"search": mark}).text
-    assert text == f"data: served /{mark}\n\nevent: done\ndata: end\n\n"
+    text = lambda: apps.http.get(f"/apps/{served['id']}/runtime-logs", params={"search": mark}).text
+    wait_until("it is printed", lambda: text() == f"data: served /{mark}\n\nevent: done\ndata: end\n\n", 60)
     # The error that is looked for counts, not the lines printed after it.
     get(served, "/something-else")
     logs = f"/apps/{served['id']}/runtime-logs"
     wait_until("it is printed", lambda: "/something-else" in apps.http.get(logs, params={"tail": 1}).text, 30)
-    assert mark in apps.http.get(logs, params={"search": mark, "tail": 1}).text
+    wait_until("found", lambda: mark in apps.http.get(logs, params={"search": mark, "tail": 1}).text, 60)
 
 
 def test_output_can_be_followed(apps: Apps, served: Dict[str, Any]) -> None:

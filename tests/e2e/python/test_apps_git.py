@@ -447,6 +447,7 @@ def test_a_pull_request_has_a_preview_until_it_is_closed(world: Tuple[Platform, 
     machine = client.call("GET", "/apps/store/previews/7", 200)["sandbox_id"]
     kill(world[0], "control")
     wait_until("the server is back", lambda: answers(client, "/apps/store/previews/7"), 60)
+    wait_until("it knows its host", world[0].is_ready, 120)
     assert client.page("pr-7-store").startswith("two |")
     late = hook.pull("closed", 7, first, at="2026-01-01T00:00:00Z", expect=200)
     assert "newer" in late["ignored"], "it was opened again, or changed, after that"

@@ -90,11 +90,11 @@ def test_requests_are_balanced_across_instances(apps: Apps, three: Dict[str, Any
     assert [one["status"] for one in shown["instances"]] == ["running"] * 3
     assert shown["instances"][0]["sandbox_id"] == shown["sandbox_id"]
     with Load(three, 6, apps.api) as load:
-        wait_until("enough answers", lambda: len(load.texts) >= 120, 60)
-    shares = answering(load, "one", 120)
+        # A faster machine gets more, and a busy host lets one stand still for a while.
+        shares = lambda: answering(load, "one", 120)
+        fair = lambda: len(load.texts) >= 120 and len(shares()) == 3 and min(shares().values()) >= 12
+        wait_until("fair shares", fair, 120)
     assert load.failures == []
-    # A faster machine gets more, and speed differs on a busy host.
-    assert len(shares) == 3 and min(shares.values()) >= 12, shares
 
 
 def test_no_request_fails_while_instances_deploy_and_roll_back(apps: Apps, three: Dict[str, Any]) -> None:
@@ -170,8 +170,12 @@ def test_extra_instances_wake_under_load_and_sleep_when_idle(apps: Apps) -> None
     host = {"host": f"{app['name']}.localhost"}
     answers: List[httpx.Response] = []
 
+    # One client: sixteen that begin would arrive one after the other.
+    limits = httpx.Limits(max_connections=16)
+    web = httpx.Client(base_url=apps.api, headers=host, timeout=60, limits=limits)
+
     def ask(path: str) -> None:
-        answers.append(httpx.get(apps.api + path, headers=host, timeout=60))
+        answers.append(web.get(path))
 
     for _ in range(3):
         ask("/")
@@ -181,6 +185,7 @@ def test_extra_instances_wake_under_load_and_sleep_when_idle(apps: Apps) -> None
         one.start()
     for one in crowd:
         one.join()
+    web.close()
     assert [one.status_code for one in answers] == [200] * 19
     assert len({one.text for one in answers[3:]}) == 2, "the second machine helped"
     wait_until("both sleep again", lambda: states() == ["hibernated"] * 2, 60)

@@ -21,7 +21,7 @@ POLICY = "Content Security Policy"
 #: Machines are emulated here; a page that waits for one may take so long.
 MACHINE_MS = 120_000
 #: The box is busy when tests run beside each other.
-expect.set_options(timeout=20_000)
+expect.set_options(timeout=60_000)
 #: Where pictures of the pages go, to be looked at.
 PICTURES = Path(os.environ.get("PANDASTACK_CACHE_DIR", "/var/cache/pandastack")) / "logs/console"
 
@@ -34,7 +34,7 @@ def key() -> str:
 @pytest.fixture()
 def context(browser: Browser) -> Iterator[BrowserContext]:  # noqa: F811
     opened = browser.new_context(viewport={"width": 1280, "height": 860}, color_scheme="light")
-    opened.set_default_timeout(20_000)
+    opened.set_default_timeout(60_000)
     yield opened
     opened.close()
 
@@ -141,7 +141,7 @@ def test_the_console_creates_uses_and_forks_a_sandbox(page: Page, client: PandaS
         # Another tab and back: the same shell, with what it printed.
         page.get_by_role("link", name="Files").click()
         # A file: read, changed, saved.
-        page.get_by_role("button", name="answer.txt").click()
+        page.get_by_role("button", name="answer.txt").click(timeout=MACHINE_MS)
         editor = page.get_by_label("Content of answer.txt")
         expect(editor).to_contain_text("42", timeout=MACHINE_MS)
         editor.click()

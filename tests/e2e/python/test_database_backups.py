@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
@@ -163,8 +164,17 @@ def archive_down(database_id: str) -> Iterator[None]:
     folder = archive_dir() / database_id / "wal"
     away = folder.with_name("away")
     folder.rename(away)
-    try:
+
+    def blocked() -> bool:
+        """A file in the place of the folder, which a write in progress may have created again."""
         folder.touch()
+        if folder.is_dir():
+            shutil.copytree(folder, away, dirs_exist_ok=True)
+            shutil.rmtree(folder)
+        return folder.is_file()
+
+    try:
+        wait_for("nothing can be archived", blocked, 30)
         yield
     finally:
         folder.unlink()

@@ -316,13 +316,14 @@ def check_backups_come_back(bucket: Union[Bucket, AzureContainer], client: Panda
         assert row is not None
         connection.execute("DROP TABLE precious")
     second = row[0].astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
-    wait_until("its log is archived", lambda: backups()["latest_restorable"][:19] > second, 60)
+    wait_until("its log is archived", lambda: backups()["latest_restorable"][:19] > second, BACK_SECONDS_MAX)
     names = bucket.names(database["id"])
     assert any(name.endswith("/manifest.json") for name in names) and any(name.startswith("wal/") for name in names), names
     copy = client.databases.restore(database["id"], row[0])
     try:
         assert client.databases.query(copy["id"], "SELECT n FROM precious")["rows"] == [[7]]
-        wait_until("it is backed up too", lambda: bucket.names(copy["id"]), BACK_SECONDS_MAX)
+        healthy = lambda: client.databases.backups(copy["id"])["healthy"]
+        wait_until("it is backed up too", lambda: bucket.names(copy["id"]) and healthy(), BACK_SECONDS_MAX)
     finally:
         client.databases.delete(copy["id"])
     assert bucket.names(copy["id"]) == [] and bucket.names(database["id"]) != []

@@ -405,7 +405,7 @@ def test_stats_and_logs(client: PandaStack, raw: httpx.Client, database: Databas
     stats = client.databases.stats(database["id"])
     assert stats["version"].startswith("16.") and stats["size_bytes"] > 1_000_000 and stats["connections_max"] == 100
     psql(database["connection_url"], "-c", "SELECT 1/0")
-    assert "division by zero" in raw.get(f"/databases/{database['id']}/logs").text
+    wait_for("it is logged", lambda: "division by zero" in raw.get(f"/databases/{database['id']}/logs").text)
 
 
 def test_a_deleted_database_is_unreachable(client: PandaStack) -> None:
@@ -413,7 +413,7 @@ def test_a_deleted_database_is_unreachable(client: PandaStack) -> None:
     client.databases.delete(made["id"])
     with pytest.raises(NotFoundError):
         client.databases.get(made["id"])
-    assert "Connection refused" in psql(made["connection_url"], "-c", "SELECT 1").stderr
+    wait_for("refused", lambda: "Connection refused" in psql(made["connection_url"], "-c", "SELECT 1").stderr)
     assert parse_qs(urlsplit(made["connection_url"]).query)["options"] == [f"endpoint={made['id']}"]
 
 

@@ -29,7 +29,7 @@ import e2b_code_interpreter as interpreter  # noqa: E402
 
 feature = pytest.mark.e2b
 #: Emulated machines on a busy box are slow; a healthy one needs a fraction of this.
-TIMEOUT = 600
+TIMEOUT = 1800
 
 
 def create(template: str = "base", **options: Any) -> e2b.Sandbox:

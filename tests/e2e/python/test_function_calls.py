@@ -112,19 +112,20 @@ def test_concurrent_calls_are_queued_in_arrival_order(api: httpx.Client, make: M
     assert all(run["status"] == "success" and run["output"] == n for n, run in zip(
         (n for n, answer in enumerate(answers) if answer.status_code == 200), served))
     assert len({run["sandbox_id"] for run in served}) <= 2
-    # First come, first served: a call made a second earlier than another never began later.
+    # First come, first served: a call made well before another never began later.
     began = sorted((moment(run["started_at"]), run["wait_ms"] / 1000) for run in served)
+    slack = max(1.0, 0.2 * max(wait for _, wait in began))
     latest = 0.0
     for place, (asked, wait) in enumerate(began):
         latest = max([asked + wait, latest])
-        assert latest - (asked + wait) < 1.0, place
+        assert latest - (asked + wait) < slack, place
     page = httpx.get(f"{str(api.base_url).split('/v1')[0]}/metrics").text
     assert 'pandastack_function_call_seconds_count{kind="sync",start="warm",status="success"}' in page
     assert "pandastack_function_machines" in page and function["id"] not in page
 
 
 def test_calls_queue_up_to_the_limit_and_the_rest_are_rejected(api: httpx.Client, make: Made) -> None:
-    source = "import time\ndef handler(event, context):\n    time.sleep(0.05)\n    return event\n"
+    source = "import time\ndef handler(event, context):\n    time.sleep(0.3)\n    return event\n"
     function = make({"main.py": source}, max_instances=2, queue_max=40, timeout_seconds=60)
     call(api, function, 0)
     path, limits = f"/functions/{function['id']}/invoke", httpx.Limits(max_connections=120)
@@ -258,7 +259,10 @@ export default {
     if (url.pathname === "/stream") {
       const body = new ReadableStream({
         async start(out) {
-          for (let n = 0; n < 3; n++) { out.enqueue(new TextEncoder().encode(`part ${n}\\n`)); await new Promise((r) => setTimeout(r, 700)); }
+          for (let n = 0; n < 3; n++) {
+            out.enqueue(new TextEncoder().encode(`part ${n}\\n`));
+            await new Promise((r) => setTimeout(r, 2000));
+          }
           out.close();
         },
       });

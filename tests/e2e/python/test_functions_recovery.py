@@ -102,7 +102,8 @@ def test_function_calls_survive_an_agent_kill(platform: Platform) -> None:
 
 def test_a_full_disk_fails_deploys_but_not_calls(platform: Platform) -> None:
     functions = platform.client().functions
-    function = functions.create("full", "python", entrypoint="main.py")["id"]
+    # The machine that answers must not fall asleep while the disk is being filled.
+    function = functions.create("full", "python", entrypoint="main.py", idle_seconds=600)["id"]
     try:
         functions.deploy_bundle(function, bundle())
         assert functions.invoke(function, {"seconds": 0})["output"] == 1

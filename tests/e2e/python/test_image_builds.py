@@ -8,7 +8,7 @@ import subprocess
 import tarfile
 import uuid
 from pathlib import Path
-from typing import Iterator
+from typing import Iterator, Optional
 
 import e2b
 import httpx
@@ -143,7 +143,14 @@ def test_a_secret_is_in_no_layer(platform: Platform, client: PandaStack) -> None
         assert shown.stdout.startswith("32\n1000\n") and ".token" not in shown.stdout, shown
         assert shown.exit_code != 0, "its directory was in memory"
     kept = str(platform.data_dir / "store/snapshots")
-    found = subprocess.run(["grep", "-rlF", secret, kept], capture_output=True, text=True)
+
+    def search() -> Optional[subprocess.CompletedProcess[str]]:
+        found = subprocess.run(["grep", "-rlF", secret, kept], capture_output=True, text=True)
+        # What is pruned behind a build may vanish while it is read: 2.
+        return found if found.returncode != 2 else None
+
+    found = wait_until("searched", search, 120)
+    assert isinstance(found, subprocess.CompletedProcess)
     assert (found.returncode, found.stdout) == (1, ""), found
 
 

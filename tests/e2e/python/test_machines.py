@@ -346,7 +346,7 @@ def test_events_are_listed_in_order(own: Sandbox) -> None:
 
 
 def test_a_kernel_panic_is_reported_with_the_console(raw: httpx.Client, own: Sandbox) -> None:
-    crash = "sleep 0.2; echo c > /proc/sysrq-trigger"
+    crash = "sleep 5; echo c > /proc/sysrq-trigger"
     own.exec(f"setsid sh -c '{crash}' > /dev/null 2>&1 < /dev/null &", check=True)
 
     def shown() -> dict:

@@ -15,7 +15,7 @@ from platform_process import BINARY, Platform, wait_until
 #: Runs in a sandbox: tries what it is given and prints the result of each.
 TRY = r"""
 import json, os, socket, ssl, sys
-os.environ["RES_OPTIONS"] = "timeout:2 attempts:1"
+os.environ["RES_OPTIONS"] = "timeout:10 attempts:3"
 socket.setdefaulttimeout(20)
 def attempt(kind, where, port=0, name=None):
     try:
@@ -76,7 +76,7 @@ def events(sandbox: Sandbox, kind: str) -> List[str]:
 
 
 def test_egress_all_none_and_address_lists_are_enforced(client: PandaStack) -> None:
-    with client.sandboxes.create() as sandbox:
+    with client.sandboxes.create("base") as sandbox:
         assert sandbox.network() == {"egress": "all"}
         assert tried(sandbox, PLAIN, ["resolve", "a.test"]) == [OPEN, SERVER]
         assert sandbox.set_network("none") == {"egress": "none"}
@@ -92,7 +92,7 @@ def test_egress_all_none_and_address_lists_are_enforced(client: PandaStack) -> N
 
 
 def test_mail_ports_are_blocked_unless_a_policy_allows_them(client: PandaStack) -> None:
-    with client.sandboxes.create() as sandbox:
+    with client.sandboxes.create("base") as sandbox:
         relay, submission = ["plain", SERVER, 25], ["plain", SERVER, 587]
         assert [answer == OPEN for answer in tried(sandbox, PLAIN, relay, submission)] == [True, False, False]
         sandbox.set_network({"allow": [f"{SERVER}:587"]})
@@ -106,7 +106,7 @@ def test_a_network_policy_applies_from_creation_and_persists(platform: Platform,
         assert sandbox.network() == policy
         return [answer == OPEN for answer in tried(sandbox, PLAIN, ["plain", OTHER, PLAIN_PORT])] == [True, False]
 
-    with client.sandboxes.create(network=policy) as sandbox:
+    with client.sandboxes.create("base", network=policy) as sandbox:
         assert holds(sandbox)
         snapshot = sandbox.snapshot()
         with sandbox.fork() as child:
@@ -128,7 +128,7 @@ def test_a_network_policy_applies_from_creation_and_persists(platform: Platform,
 
 
 def test_names_are_checked_when_they_are_resolved_and_used(client: PandaStack) -> None:
-    with client.sandboxes.create(network={"allow": ["*.good.test", "shop.other.test:443", "*.private.test"]}) as sandbox:
+    with client.sandboxes.create("base", network={"allow": ["*.good.test", "shop.other.test:443", "*.private.test"]}) as sandbox:
         # Nothing is open before a name was asked for.
         assert tried(sandbox, PLAIN) != [OPEN]
         assert tried(sandbox, ["resolve", "bad.test"], ["resolve", "good.test"]) == ["no name", "no name"]
@@ -154,7 +154,7 @@ def test_names_are_checked_when_they_are_resolved_and_used(client: PandaStack) -
 
 
 def test_the_package_registries_preset_opens_nothing_else(client: PandaStack) -> None:
-    with client.sandboxes.create(network={"presets": ["package-registries"]}) as sandbox:
+    with client.sandboxes.create("base", network={"presets": ["package-registries"]}) as sandbox:
         names = ("pypi.org", "registry.npmjs.org", "index.rubygems.org")
         assert tried(sandbox, *(["https", name, 443, name] for name in names)) == [WEB + name for name in names]
         assert tried(sandbox, ["http", "deb.debian.org", 80]) == [WEB + "deb.debian.org"]
@@ -173,7 +173,7 @@ def test_resolved_addresses_stay_open_after_fork_wake_and_rollback(platform: Pla
 
     both: NetworkPolicy = {"allow": ["*.good.test", "*.other.test"]}
     one: NetworkPolicy = {"allow": ["*.other.test"]}
-    with client.sandboxes.create(network=both) as sandbox:
+    with client.sandboxes.create("base", network=both) as sandbox:
         assert open_ones(sandbox) == [False, False], "nothing is open before a name was asked for"
         assert tried(sandbox, ["resolve", "www.good.test"], ["resolve", "shop.other.test"]) == [SERVER, OTHER]
         assert open_ones(sandbox) == [True, True]
@@ -209,7 +209,7 @@ def test_resolved_addresses_stay_open_after_fork_wake_and_rollback(platform: Pla
 
 
 def test_denied_names_are_blocked_on_an_open_network(client: PandaStack) -> None:
-    with client.sandboxes.create(network={"deny": ["*.bad.test"]}) as sandbox:
+    with client.sandboxes.create("base", network={"deny": ["*.bad.test"]}) as sandbox:
         assert tried(sandbox, ["resolve", "www.bad.test"], ["resolve", "good.test"]) == ["no name", SERVER]
         answers = tried(
             sandbox,
@@ -225,7 +225,7 @@ def test_denied_names_are_blocked_on_an_open_network(client: PandaStack) -> None
 def test_deny_rules_override_allowed_names(client: PandaStack) -> None:
     www, shop = "www.good.test", "shop.other.test"
     allow = ["*.good.test", "*.other.test"]
-    with client.sandboxes.create(network={"allow": allow, "deny": [f"{SERVER}/32"]}) as sandbox:
+    with client.sandboxes.create("base", network={"allow": allow, "deny": [f"{SERVER}/32"]}) as sandbox:
         # A denied network stays closed whichever name leads into it.
         assert tried(sandbox, ["resolve", www], ["resolve", shop]) == [SERVER, OTHER]
         attempts = [["https", SERVER, 443, www], PLAIN, ["https", OTHER, 443, shop], ["plain", OTHER, PLAIN_PORT]]
@@ -250,7 +250,7 @@ def test_deny_rules_override_allowed_names(client: PandaStack) -> None:
 
 
 def test_denied_egress_is_recorded_as_events(client: PandaStack) -> None:
-    with client.sandboxes.create(network={"allow": ["*.good.test"]}) as sandbox:
+    with client.sandboxes.create("base", network={"allow": ["*.good.test"]}) as sandbox:
         tried(sandbox, ["resolve", "bad.test"], ["plain", OTHER, PLAIN_PORT])
         tried(sandbox, ["resolve", "a.good.test"], ["https", SERVER, 443, "bad.test"])
         # No allowed name leads there, so the name check does not see it.
@@ -285,7 +285,7 @@ while True:
         link.sendall(b"x"); link.recv(16); time.sleep(0.1)
     except OSError: print("cut", flush=True); break
 """
-    with client.sandboxes.create() as sandbox:
+    with client.sandboxes.create("base") as sandbox:
         sandbox.filesystem.write("/root/hold.py", hold)
         sandbox.exec(f"nohup python3 /root/hold.py {SERVER} {PLAIN_PORT} > /root/log 2>&1 &")
         log = lambda: sandbox.exec("cat /root/log").stdout
@@ -306,7 +306,7 @@ while True:
         print("answered", flush=True); time.sleep(0.1)
     except OSError: print("cut", flush=True); break
 """
-    with client.sandboxes.create(network={"allow": ["*.good.test"]}) as sandbox:
+    with client.sandboxes.create("base", network={"allow": ["*.good.test"]}) as sandbox:
         sandbox.filesystem.write("/root/hold.py", hold)
         sandbox.exec("nohup python3 /root/hold.py www.good.test > /root/log 2>&1 &")
         log = lambda: sandbox.exec("cat /root/log").stdout
@@ -393,7 +393,7 @@ class Ipv6Watch:
 
 
 def test_forged_packets_never_leave(client: PandaStack) -> None:
-    with client.sandboxes.create() as attacker, client.sandboxes.create() as neighbour:
+    with client.sandboxes.create("base") as attacker, client.sandboxes.create("base") as neighbour:
         listen = "import socket; s = socket.socket(2, 2); s.bind(('0.0.0.0', %d)); print(s.recv(64))" % DATAGRAM_PORT
         neighbour.exec(f"nohup python3 -u -c \"{listen}\" > /root/log 2>&1 &")
         leak = f"leak of {attacker.id}"
@@ -431,7 +431,7 @@ def test_invalid_policies_are_rejected_with_a_reason(platform: Platform, client:
     assert "65535" in refused({"deny": ["a.test:0"]})
     assert "package-registries" in refused({"presets": ["everything"]})
     assert "256" in refused({"allow": [f"n{at}.test" for at in range(257)]})
-    with client.sandboxes.create() as sandbox, pytest.raises(BadRequestError):
+    with client.sandboxes.create("base") as sandbox, pytest.raises(BadRequestError):
         sandbox.set_network({"allow": ["http://a.test"]})
 
 

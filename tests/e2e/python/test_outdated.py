@@ -85,7 +85,7 @@ def test_an_outdated_state_is_listed_refused_and_restarted(platform: Platform) -
         # What another policy would have the agent keep.
         kept = store / "snapshots" / snapshot / "outdated.json"
         content = json.loads(kept.read_text())
-        wait_until("a refusal", lambda: refused(client, snapshot, kept, content), 30)
+        wait_until("a refusal", lambda: refused(client, snapshot, kept, content), 180)
         with pytest.raises(ConflictError) as failure:
             sandbox.rollback(snapshot)
         assert "outdated guest program 0.0.1" in str(failure.value), failure.value

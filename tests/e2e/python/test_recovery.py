@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -90,11 +91,19 @@ def test_a_create_interrupted_by_an_agent_kill_leaks_nothing(platform: Platform)
                 pass
     wait_until("ready again", platform.is_ready, 120)
     for sandbox in made:
+
+        def answers() -> bool:
+            try:
+                return sandbox.exec("true").exit_code == 0
+            except PandaStackError:
+                return False
+
         # An acknowledged one is there and works.
-        wait_until("an acknowledged sandbox answers", lambda: sandbox.exec("true").exit_code == 0, 60)
+        wait_until("an acknowledged sandbox answers", answers, 60)
         sandbox.delete()
     for sandbox in client.sandboxes.list():
-        sandbox.delete()
+        with contextlib.suppress(NotFoundError):
+            sandbox.delete()
 
     def clean() -> bool:
         now = platform.footprint()

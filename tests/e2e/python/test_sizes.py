@@ -47,7 +47,7 @@ def test_the_guest_sees_its_size_and_later_creates_are_forked(client: PandaStack
             assert_size(again)
             return again.boot_mode == "fork"
 
-    wait_for("creates of this size fork", forked)
+    wait_for("creates of this size fork", forked, seconds=300)
     with client.sandboxes.create("base", metadata=RUN) as plain:
         assert (plain.cpu, plain.memory_mb) == (1, 512)
 

@@ -18,7 +18,7 @@ import pytest
 from pandastack import ConflictError, NotFoundError, PandaStack, PandaStackError, Sandbox
 
 from crash_world import Faults
-from platform_process import RESERVE_BYTES, Platform, wait_until
+from platform_process import RESERVE_BYTES, Platform, fill, wait_until
 
 #: Commits one row at a time and says so after each commit. Whatever it said must be there afterwards.
 WRITER = """
@@ -286,9 +286,8 @@ def nearly_full(platform: Platform, left_bytes: int) -> Iterator[None]:
     """The disk of the platform's host has only this much space."""
     store = platform.data_dir / "store"
     filler = store / "filler"
-    free = shutil.disk_usage(store).free
-    subprocess.run(["fallocate", "-l", str(max(free - left_bytes, 1 << 20)), str(filler)], check=True)
     try:
+        fill(filler, left_bytes)
         yield
     finally:
         filler.unlink()

@@ -67,7 +67,9 @@ test("an aborted call kills its command unless killOnAbort is false", async () =
   const kept = await shared.execStream("echo begun; sleep 5433", { signal: stop.signal, killOnAbort: false });
   for await (const _ of kept) break;
   stop.abort();
-  assert.equal((await shared.exec("pgrep -fxc 'sleep 5433'")).stdout, "1\n");
+  const runs = "until pgrep -fxc 'sleep 5433'; do sleep 0.1; done";
+  const begun = await shared.exec(runs, { timeoutSeconds: 60 });
+  assert.ok(begun.stdout.endsWith("1\n"), begun.stdout);
   await shared.exec("pkill -fx 'sleep 5433'");
 });
 

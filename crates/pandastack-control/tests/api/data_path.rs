@@ -63,7 +63,7 @@ async fn exec_timeouts_pass_through_and_exec_wakes_a_sandbox() {
 }
 
 /// Measures control's overhead: whole calls from a client through control to an agent that does
-/// nothing, and back. Printed, and bounded loosely, since the machine is shared.
+/// nothing, and back. Printed, and bounded loosely beside the cheapest call, since the machine is shared.
 #[tokio::test]
 async fn control_adds_little_latency() {
     let world = World::start().await;
@@ -71,7 +71,11 @@ async fn control_adds_little_latency() {
     let id = world.create().await;
     let path = format!("/v1/sandboxes/{id}/exec");
     let mut took = [Vec::new(), Vec::new(), Vec::new()];
+    let mut cheapest = Vec::new();
     for _ in 0..200 {
+        let began = Instant::now();
+        world.get("/v1/me").await.expect(200);
+        cheapest.push(began.elapsed());
         let began = Instant::now();
         world.post(&path, json!({"cmd": "true"})).await.expect(200);
         took[0].push(began.elapsed());
@@ -82,9 +86,11 @@ async fn control_adds_little_latency() {
         world.delete(&format!("/v1/sandboxes/{made}")).await.expect(204);
         took[2].push(began.elapsed());
     }
+    cheapest.sort();
     for (what, mut took) in ["exec", "create", "delete"].into_iter().zip(took) {
         took.sort();
-        eprintln!("{what} through control: p50 {:?}, p99 {:?}", took[100], took[198]);
-        assert!(took[100] < Duration::from_millis(50), "{what}: {:?}", took[100]);
+        let base = cheapest[100];
+        eprintln!("{what} through control: p50 {:?}, p99 {:?}; cheapest call {base:?}", took[100], took[198]);
+        assert!(took[100] < Duration::from_millis(50).max(base * 20), "{what}: {:?}, {base:?}", took[100]);
     }
 }

@@ -86,7 +86,7 @@ async fn unpromoted_fork_candidates_are_deleted() {
     let agent = world.agent("host-a", 8192).await;
     let parent = world.post("/v1/sandboxes", json!({"persistent": true})).await.expect(201);
     let id = parent["id"].as_str().unwrap();
-    let labels = json!({"explore": "1", "explore_ttl": "1"});
+    let labels = json!({"explore": "1", "explore_ttl": "5"});
     world
         .post(&format!("/v1/sandboxes/{id}/fork-tree"), json!({"count": 2, "metadata": labels}))
         .await

@@ -12,8 +12,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::fake_agent::{FakeAgent, SECRET};
 
-/// Longest wait for anything in these tests.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest wait for anything in these tests. All waits end early.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// A fake host reports when its test says so, and is not lost in between.
+const HOST_LOST_AFTER: Duration = Duration::from_secs(3600);
 
 pub struct World {
     dir: tempfile::TempDir,
@@ -57,6 +59,7 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let mut config = ControlConfig::new(dir.path().join("data"), LinkKey::new(&SECRET).unwrap());
         config.listen = vec!["127.0.0.1:0".parse().unwrap()];
+        config.host_lost_after = HOST_LOST_AFTER;
         change(&mut config);
         let mut world = Self {
             dir,

@@ -58,10 +58,11 @@ async fn concurrent_creates_do_not_reserve_the_same_memory() {
 
 #[tokio::test]
 async fn a_silent_host_is_shown_as_unreachable_and_recovers() {
-    let lost = Duration::from_millis(400);
+    let lost = Duration::from_secs(3);
     let world = World::start_with(|config| config.host_lost_after = lost).await;
     let agent = world.agent("host-a", 8192).await;
     let id = world.create().await;
+    agent.report().await;
     let doomed = world.create().await;
     let path = format!("/v1/sandboxes/{id}");
     eventually("it is lost", || async { world.get(&path).await.json["host_reachable"] == false }).await;
@@ -84,6 +85,7 @@ async fn a_silent_host_is_shown_as_unreachable_and_recovers() {
     .await;
     agent.report().await;
     world.post(&format!("{path}/exec"), json!({"cmd": "true"})).await.expect(200);
+    agent.report().await;
     assert_eq!(world.get("/readyz").await.expect(200)["status"], "ok");
 }
 

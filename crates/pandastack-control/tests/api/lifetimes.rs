@@ -9,17 +9,21 @@ use crate::harness::{World, eventually};
 async fn only_expired_sandboxes_are_ended() {
     let world = World::start().await;
     let agent = world.agent("host-a", 65_536).await;
-    let began = Instant::now();
     let mut short = Vec::new();
     for _ in 0..3 {
-        let made = world.post("/v1/sandboxes", json!({"ttl_seconds": 1})).await.expect(201);
+        let made = world.post("/v1/sandboxes", json!({"ttl_seconds": 3600})).await.expect(201);
         short.push(made["id"].as_str().unwrap().to_owned());
     }
     let long = world.create().await;
-    let sleeps = json!({"ttl_seconds": 1, "on_timeout": "hibernate", "keep_on_timeout": "disk"});
+    let sleeps = json!({"ttl_seconds": 5, "on_timeout": "hibernate", "keep_on_timeout": "disk"});
     let sleeper = world.post("/v1/sandboxes", sleeps).await.expect(201);
     let sleeper = sleeper["id"].as_str().unwrap();
     assert_eq!(agent.ids().len(), 5);
+    let began = Instant::now();
+    for id in &short {
+        let patch = world.request(Method::PATCH, &format!("/v1/sandboxes/{id}/lifecycle"));
+        world.send(patch.json(&json!({"ttl_seconds": 1}))).await.expect(200);
+    }
     eventually("the short ones end", || async { world.ids().await.len() == 2 }).await;
     assert!(began.elapsed() >= Duration::from_secs(1), "none ends early");
     let path = format!("/v1/sandboxes/{sleeper}");

@@ -35,9 +35,9 @@ const CALLS_MAX: u64 = 5;
 const LIFETIME_MAX: u64 = 7200;
 const PASSES_MAX: u64 = 3600;
 /// Longest time for the system to settle.
-const REST_MAX: Duration = Duration::from_secs(10);
+const REST_MAX: Duration = Duration::from_secs(60);
 /// Longest wait for one answer.
-const ANSWER_MAX: Duration = Duration::from_secs(5);
+const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// Numbers from a seed (SplitMix64).
 #[derive(Clone)]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use pandastack_types::limits::BODY_BYTES_HELD_PER_ADDRESS_MAX;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -142,7 +143,10 @@ async fn sign_in_bodies_are_size_time_and_rate_limited() {
         assert!(open.len() < 60, "bodies that do not end are free");
     };
     assert_eq!(refused, 429);
-    request(world.token.clone()).await.refused(429, "rate_limited");
+    // One try may have been made good meanwhile; two in that time cannot.
+    let whole = [request(world.token.clone()).await, request(world.token.clone()).await];
+    let refused = whole.into_iter().find(|answer| answer.status == 429).expect("one is refused");
+    refused.refused(429, "rate_limited");
     // A valid key costs nothing in the end.
     let (status, answer) = open.pop().unwrap().finish().await;
     assert_eq!(status, 200, "{answer}");
@@ -154,13 +158,14 @@ async fn sign_in_bodies_are_size_time_and_rate_limited() {
 #[tokio::test]
 async fn sign_ins_count_against_the_rate_of_their_workspace() {
     let world = World::start_with(|config| config.requests_per_second = std::num::NonZeroU32::new(5)).await;
-    let mut statuses = Vec::new();
-    for _ in 0..30 {
+    let sign_in = || async {
         let request = world.http.post(format!("{}/v1/console/session", world.base));
         let request = request.header("origin", &world.base).header("sec-fetch-site", "same-origin");
-        statuses.push(world.send(request.json(&json!({ "api_key": world.token }))).await.status);
-    }
-    assert!(statuses.contains(&429) && statuses[0] == 200, "{statuses:?}");
+        world.send(request.json(&json!({ "api_key": world.token }))).await.status
+    };
+    assert_eq!(sign_in().await, 200);
+    let statuses = join_all((0..40).map(|_| sign_in())).await;
+    assert!(statuses.contains(&429) && statuses.contains(&200), "{statuses:?}");
     assert_eq!(world.count("SELECT COUNT(*) FROM console_sessions").await, 10, "as many as a key may have");
 }
 

@@ -73,11 +73,11 @@ async fn a_timeout_kills_the_whole_process_tree() {
         mark.display()
     );
     let mut spec = ProcessSpec::shell(line);
-    spec.timeout_ms = Some(400);
+    spec.timeout_ms = Some(3_000);
     let begun = Instant::now();
     let output = run(&client, spec).await;
     assert!(output.exit.timed_out && output.exit.signal == Some(9), "{:?}", output.exit);
-    assert!(begun.elapsed() < Duration::from_secs(10), "the timeout fires in the guest");
+    assert!(begun.elapsed() < Duration::from_secs(60), "the timeout fires in the guest");
     let pids = std::fs::read_to_string(&mark).unwrap();
     assert_eq!(pids.lines().count(), 2, "both processes ran: {pids:?}");
     eventually("every process of the tree is gone", async || {

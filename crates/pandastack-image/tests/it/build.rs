@@ -12,7 +12,7 @@ use pandastack_image::{ErrorKind, ImageBuilder, Lock, Locking, Phase, Recipe};
 use crate::{require_host, traces_of};
 
 /// Longest time for a build to start installing, and for the kernel to clean up after a killed one.
-const CONDITION_MAX: Duration = Duration::from_secs(20);
+const CONDITION_MAX: Duration = Duration::from_secs(120);
 
 const TINY: &str = r#"
 name = "tiny"

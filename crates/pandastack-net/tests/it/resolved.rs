@@ -7,7 +7,7 @@ use pandastack_net::{NetworkPolicy, RESOLVED_MAX, Resolved, Slot, SlotPool};
 
 use crate::guest::Guest;
 use crate::lab::{Internet, PATIENCE, PORT, SERVER, config, in_lab, policy, sh};
-use crate::names::{SYN_ACK, passes, resolve};
+use crate::names::{SYN_ACK, arrives, passes, resolve};
 
 /// A new slot whose guest keeps using names that it resolved elsewhere.
 async fn guest_in_new_slot(pool: &SlotPool, policy: &NetworkPolicy, resolved: &[Resolved]) -> Guest {
@@ -36,18 +36,18 @@ fn resolved_names_carry_over_to_another_slot() {
         let mut fresh = guest_in_new_slot(&pool, &by_name, &[]).await;
         assert!(!passes(&mut fresh, &internet, "never resolved", (SERVER, PORT)));
         let mut next = guest_in_new_slot(&pool, &by_name, &resolved).await;
-        assert!(passes(&mut next, &internet, "resolved elsewhere", (SERVER, PORT)));
+        assert!(arrives(&mut next, &internet, "resolved elsewhere", (SERVER, PORT)));
         assert!(!passes(&mut next, &internet, "another port", (SERVER, PORT + 1)));
         // Web connections still go to the proxy, which checks their host name.
         assert_eq!(next.connect(5001, (SERVER, 443), PATIENCE), Some(SYN_ACK));
         // The guest can resolve again as ever.
         assert_eq!(resolve(&mut next, "a.com."), Ok(vec![SERVER]));
-        assert!(passes(&mut next, &internet, "renewed", (SERVER, PORT)));
+        assert!(arrives(&mut next, &internet, "renewed", (SERVER, PORT)));
 
         let mut narrowed = guest_in_new_slot(&pool, &policy(r#"{"allow":["b.com:22"]}"#), &resolved).await;
         assert!(!passes(&mut narrowed, &internet, "no longer allowed", (SERVER, PORT)));
         let mut swapped = guest_in_new_slot(&pool, &policy(r#"{"allow":["b.com:7000"]}"#), &resolved).await;
-        assert!(passes(&mut swapped, &internet, "allowed there now", (SERVER, PORT)));
+        assert!(arrives(&mut swapped, &internet, "allowed there now", (SERVER, PORT)));
         let past: Vec<_> = resolved.iter().map(|one| Resolved { open_until_ms: 1, ..one.clone() }).collect();
         let mut late = guest_in_new_slot(&pool, &by_name, &past).await;
         assert!(!passes(&mut late, &internet, "its time is over", (SERVER, PORT)));
@@ -90,7 +90,7 @@ fn resolved_addresses_carry_over_to_the_next_agent() {
         assert_eq!((after.len(), &after[0].name, after[0].address), (1, &"www.a.com".to_owned(), SERVER));
         assert!(after[0].open_until_ms.abs_diff(before[0].open_until_ms) < 1000, "{before:?} {after:?}");
         let mut next = guest_in_new_slot(&second, &by_name, &after).await;
-        assert!(passes(&mut next, &internet, "resolved under the first agent", (SERVER, PORT)));
+        assert!(arrives(&mut next, &internet, "resolved under the first agent", (SERVER, PORT)));
         second.shutdown().await.unwrap();
     });
 }
@@ -129,7 +129,7 @@ fn an_overlong_resolved_name_is_not_carried_over() {
         let slot = pool.take(&policy(r#"{"allow":["*.a.com"]}"#)).await.unwrap();
         let (mut guest, label) = (Guest::new(slot.tap), "x".repeat(61));
         assert_eq!(resolve(&mut guest, &format!("{label}.{label}.{label}.{label}.a.com.")), Ok(vec![SERVER]));
-        assert!(passes(&mut guest, &internet, "resolved", (SERVER, PORT)));
+        assert!(arrives(&mut guest, &internet, "resolved", (SERVER, PORT)));
         assert_eq!(pool.resolved(slot.index).await.unwrap(), []);
         pool.shutdown().await.unwrap();
     });
