@@ -1,7 +1,9 @@
 //! Template builds, versions and tags.
 
 use pandastack_types::BuildId;
-use pandastack_types::api::{Build, CreateBuild, PublishTemplate, SetTemplateTag, StartBuild, TemplateTag};
+use pandastack_types::api::{
+    Build, CreateBuild, PublishTemplate, SetTemplateTag, StartBuild, Template, TemplateSharing, TemplateTag,
+};
 use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
 
@@ -49,6 +51,11 @@ impl Client {
     /// Deletes a template with all its versions.
     pub async fn delete_template(&self, name: &str) -> Result<()> {
         self.call(Method::DELETE, &["templates", name], READ_SECONDS).finish().await
+    }
+
+    /// Replaces the workspaces that may use a template.
+    pub async fn share_template(&self, name: &str, sharing: &TemplateSharing) -> Result<Template> {
+        self.call(Method::PUT, &["templates", name, "sharing"], READ_SECONDS).json(sharing).receive().await
     }
 
     /// Tags of a template.

@@ -231,6 +231,7 @@ const OWNER: &[&str] = &[
     "DELETE /v1/me/tokens/{prefix}",
     "POST /v1/me/tokens/{prefix}/rotate",
     "PATCH /v1/me/workspace",
+    "PUT /v1/templates/{name}/sharing",
 ];
 
 /// Routes of the installation: hosts, workspaces and quotas.

@@ -112,7 +112,8 @@ pub(crate) fn new_services(
         Arc::new(targets),
         replicas.instance.clone(),
     ));
-    let templates = Arc::new(Templates::new(store.clone(), machines, hosts.clone(), background.clone()));
+    let templates = Templates::new(store.clone(), store.clone(), machines, hosts.clone(), background.clone());
+    let templates = Arc::new(templates);
     Services {
         store,
         hosts,

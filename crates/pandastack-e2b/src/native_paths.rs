@@ -43,6 +43,7 @@ paths! {
     snapshots_of(id: &str) = "/v1/snapshots?sandbox_id={id}";
 
     template(name: &str) = "/v1/templates/{name}";
+    template_sharing(name: &str) = "/v1/templates/{name}/sharing";
     template_tags(name: &str) = "/v1/templates/{name}/tags";
     template_tag(name: &str, tag: &str) = "/v1/templates/{name}/tags/{tag}";
     template_build(id: &BuildId) = "/v1/templates/builds/{id}";

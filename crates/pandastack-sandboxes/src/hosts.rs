@@ -383,5 +383,7 @@ fn shown_template(known: &AgentTemplate, reachable: bool) -> Template {
         error: known.error.clone(),
         volume: info.volume.clone(),
         version: None,
+        sharing: None,
+        shared_by: None,
     }
 }

@@ -13,8 +13,7 @@ use pandastack_types::limits::{
 };
 use pandastack_types::{Error, ID_CHARS, Result};
 
-/// Longest template name.
-const TEMPLATE_NAME_BYTES_MAX: usize = 64;
+pub use pandastack_store::template_ref::{template_name, template_reference, template_tag};
 
 fn refuse<T>(message: String) -> Result<T> {
     Err(Error::bad_request(message))
@@ -114,35 +113,6 @@ pub fn patch(request: &PatchLifecycle) -> Result<()> {
     lifetime("ttl_seconds", request.ttl_seconds)?;
     request.checkpoints.map_or(Ok(()), checkpoints)?;
     lifetime("idle_timeout_seconds", request.idle_timeout_seconds)
-}
-
-/// Checks the name of a template.
-pub fn template_name(name: &str) -> Result<()> {
-    let good = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
-    if !(1..=TEMPLATE_NAME_BYTES_MAX).contains(&name.len()) || !name.bytes().all(good) {
-        return refuse(format!(
-            "invalid template name; use 1 to {TEMPLATE_NAME_BYTES_MAX} letters, digits, `.`, `_` and `-`"
-        ));
-    }
-    Ok(())
-}
-
-/// Checks a template's name, with a tag after a colon or without.
-pub fn template_reference(reference: &str) -> Result<()> {
-    match reference.split_once(':') {
-        Some((name, tag)) => template_name(name).and_then(|()| template_tag(tag)),
-        None => template_name(reference),
-    }
-}
-
-/// Checks the tag of a template.
-pub fn template_tag(tag: &str) -> Result<()> {
-    match template_name(tag) {
-        Ok(()) => Ok(()),
-        Err(_) => refuse(format!(
-            "invalid template tag; use 1 to {TEMPLATE_NAME_BYTES_MAX} letters, digits, `.`, `_` and `-`"
-        )),
-    }
 }
 
 fn lifetime(field: &str, seconds: Option<u64>) -> Result<()> {

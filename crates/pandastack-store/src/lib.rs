@@ -31,6 +31,8 @@ pub mod record;
 pub mod replicas;
 pub mod schedules;
 pub mod sql;
+pub mod template_readers;
+pub mod template_ref;
 pub mod templates;
 pub mod volumes;
 pub mod workspaces;
@@ -320,6 +322,7 @@ pub trait Store:
     + console::ConsoleStore
     + members::MemberStore
     + templates::TemplateStore
+    + template_readers::TemplateReaderStore
 {
     /// Waits until everything committed so far survives power loss.
     async fn sync(&self) -> Result<()>;

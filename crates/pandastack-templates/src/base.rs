@@ -1,10 +1,14 @@
 //! What a `FROM` means: an earlier stage, a template, or an image.
 //!
 //! A name of a template always means the template. Only other names mean images of Docker Hub, so that a
-//! deleted tag of a template is an error, and never somebody else's image of the same name.
+//! deleted tag of a template is an error, and never somebody else's image of the same name. For the same
+//! reason, a template of another workspace is written `template://WORKSPACE/NAME`: without the prefix, the
+//! text means an image.
 
 use pandastack_dockerfile::Stage;
+use pandastack_store::template_ref::{TemplateRef, VersionRef};
 use pandastack_store::templates::LATEST;
+use pandastack_types::Error;
 use pandastack_types::api::ImageConfig;
 
 use crate::build::Build;
@@ -15,6 +19,8 @@ use crate::log::StepLog;
 use crate::machines::Origin;
 use crate::stage::Head;
 
+/// Begins the name of a template that cannot mean an image.
+const TEMPLATE: &str = "template://";
 /// Platforms of our machines, as `--platform` names them.
 const PLATFORMS: [&str; 3] = ["linux/amd64", "linux/x86_64", "linux"];
 
@@ -35,6 +41,14 @@ pub(crate) async fn begin(
     }
     if let Some(other) = build.earlier(&from, index) {
         return Ok(build.head(other)?.branch());
+    }
+    if let Some(name) = from.strip_prefix(TEMPLATE) {
+        pandastack_sandboxes::validate::template_reference(name)?;
+        let found = match platform_template(build, name)? {
+            None => workspace_template(build, name).await?,
+            found => found,
+        };
+        return found.ok_or_else(|| Error::not_found("template", name).into());
     }
     if let Some(source) = ImageSource::unmistakable(&from)? {
         return image::begin(build, &source, log).await;
@@ -76,20 +90,21 @@ fn platform_template(build: &Build<'_>, from: &str) -> Result<Option<Head>, Buil
     Ok(Some(Head::new(key, ImageConfig::default(), origin, build.file.escape)))
 }
 
-/// A template of the workspace.
+/// A template of the workspace, or one that another workspace shares with it.
 async fn workspace_template(build: &Build<'_>, from: &str) -> Result<Option<Head>, BuildError> {
-    let (name, tag) = from.split_once(':').unwrap_or((from, LATEST));
+    let Ok(reference) = from.parse::<TemplateRef>() else { return Ok(None) };
     let store = &build.templates.store;
-    let Some(template) = store.template(&build.record.workspace, name).await? else { return Ok(None) };
-    let version = store.tagged_build(&template.id, tag).await?;
+    let reader = &build.record.workspace;
+    let Some(template) = reference.find(&*build.templates.readers, reader).await? else { return Ok(None) };
+    let version = reference.version(&**store, &template).await?;
     let found = version.and_then(|version| Some((version.spec.snapshot.clone()?, version)));
     let Some((snapshot, version)) = found else {
         // A template exists from the start of its first build; until one succeeds, it means nothing.
         return match store.tags(&template.id).await?.is_empty() {
             true => Ok(None),
             false => Err(BuildError::new(format!(
-                "template `{name}` has no tag `{tag}`; `pandastack template get {name}` lists its tags. \
-                 For the image of Docker Hub, write `FROM docker.io/library/{from}`"
+                "{}. For the image of Docker Hub, write `FROM docker.io/library/{from}`",
+                reference.no_version().message
             ))),
         };
     };
@@ -102,5 +117,12 @@ async fn workspace_template(build: &Build<'_>, from: &str) -> Result<Option<Head
         )));
     }
     let key = key::base(&["template", version.id.as_str()]);
-    Ok(Some(Head::new(key, version.spec.config, Origin::Snapshot(snapshot), build.file.escape)))
+    let origin = match template.workspace == *reader {
+        true => Origin::Snapshot(snapshot),
+        // Only a create by the template's name reaches a snapshot of another workspace.
+        false => {
+            Origin::Template(TemplateRef { version: VersionRef::Build(version.id), ..reference }.to_string())
+        }
+    };
+    Ok(Some(Head::new(key, version.spec.config, origin, build.file.escape)))
 }

@@ -14,6 +14,7 @@
 //! | `routes`, `build_routes`, `catalogue`, `view` | the API; the platform's own templates are the hosts' |
 //! | `service` | the service's state, and work in progress of this process |
 //! | `ops` | creating, starting, cancelling, publishing, tagging and deleting |
+//! | `sharing` | templates that other workspaces may use |
 //! | `runner` | scheduling; recovery after a crash |
 //! | `build`, `stages`, `stage`, `step`, `copy` | one build: its stages, and its instructions |
 //! | `base`, `image` | the base that a `FROM` names; images, which machines fetch and unpack |
@@ -54,6 +55,7 @@ pub mod runner;
 mod scope;
 mod secrets;
 mod service;
+mod sharing;
 mod stage;
 mod stages;
 mod step;

@@ -109,18 +109,19 @@ fn check_description(text: Option<&str>) -> Result<()> {
 
 fn check_start(start: &StartBuild) -> Result<()> {
     plan::check(&start.steps)?;
-    check_registries(&start.registries)?;
+    check_registries(&start.registries, &start.plain_http)?;
     secrets::check(&start.secrets)?;
     pandastack_dockerfile::parse(&start.dockerfile)
         .map(drop)
         .map_err(|error| Error::bad_request(error.to_string()))
 }
 
-fn check_registries(registries: &[RegistryCredentials]) -> Result<()> {
-    if registries.len() > BUILD_REGISTRIES_MAX {
-        let message =
-            format!("`registries` must be at most {BUILD_REGISTRIES_MAX}, not {}", registries.len());
-        return Err(Error::bad_request(message));
+fn check_registries(registries: &[RegistryCredentials], plain: &[String]) -> Result<()> {
+    for (field, count) in [("registries", registries.len()), ("plain_http", plain.len())] {
+        if count > BUILD_REGISTRIES_MAX {
+            let message = format!("`{field}` must be at most {BUILD_REGISTRIES_MAX}, not {count}");
+            return Err(Error::bad_request(message));
+        }
     }
     let is_valid =
         |text: &str| !text.is_empty() && text.len() <= REGISTRY_CREDENTIAL_BYTES_MAX && !text.contains('\0');
@@ -128,6 +129,11 @@ fn check_registries(registries: &[RegistryCredentials]) -> Result<()> {
         [&one.registry, &one.username, &one.password].into_iter().all(|text| is_valid(text))
             && !one.username.contains(':')
     };
+    if plain.iter().any(|one| !is_valid(one)) {
+        return Err(Error::bad_request(format!(
+            "`plain_http` takes names of registries, each of at most {REGISTRY_CREDENTIAL_BYTES_MAX} bytes"
+        )));
+    }
     match registries.iter().position(|one| !is_usable(one)) {
         Some(index) => Err(Error::bad_request(format!(
             "entry {} of `registries` needs a `registry`, a `username` without a colon and a `password`, \

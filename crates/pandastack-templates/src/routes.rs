@@ -7,11 +7,12 @@ use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
 use http::StatusCode;
 use pandastack_rest::{ApiError, ApiResult, Caller, Id, JsonBody};
-use pandastack_types::api::{Build, PublishTemplate, SetTemplateTag, Template, TemplateTag};
+use pandastack_store::template_ref::TemplateRef;
+use pandastack_types::api::{Build, PublishTemplate, SetTemplateTag, Template, TemplateSharing, TemplateTag};
 use pandastack_types::{Error, ErrorBody, ErrorCode};
 
 use crate::service::Templates;
-use crate::{build_routes, catalogue, ops, view};
+use crate::{build_routes, catalogue, ops, sharing, view};
 
 /// Calls that make something and take an `Idempotency-Key`, with their state.
 pub fn once_only(templates: &Arc<Templates>) -> Router {
@@ -34,13 +35,14 @@ pub fn repeatable(templates: &Arc<Templates>) -> Router {
         .route("/templates/builds/{id}/cancel", post(build_routes::cancel))
         .route("/templates/builds/{id}/logs", get(build_routes::logs))
         .route("/templates/{name}", get(describe).delete(remove))
+        .route("/templates/{name}/sharing", put(set_sharing))
         .route("/templates/{name}/tags", get(tags))
         .route("/templates/{name}/tags/{tag}", put(set_tag))
         .route("/templates/{name}/tags/{tag}", delete(delete_tag))
         .with_state(Arc::clone(templates))
 }
 
-/// List templates, starting with those of the platform.
+/// List templates: those of the platform, of the workspace, and those that other workspaces share with it.
 #[utoipa::path(get, path = "/v1/templates", tag = "templates",
     responses((status = 200, body = Vec<Template>)))]
 pub async fn list(State(templates): State<Arc<Templates>>, caller: Caller) -> ApiResult<Json<Vec<Template>>> {
@@ -48,10 +50,19 @@ pub async fn list(State(templates): State<Arc<Templates>>, caller: Caller) -> Ap
     for record in templates.store.templates(&caller.workspace).await? {
         all.push(caller.shown(view::template(&templates, record).await?));
     }
+    for record in templates.readers.shared_templates(&caller.workspace).await? {
+        all.push(caller.shown(view::shared_template(&templates, record).await?));
+    }
     Ok(Json(all))
 }
 
-/// Get a template by name or alias. `NAME:TAG` returns the version of a tag.
+/// The template that a path names.
+fn reference(name: &str) -> Result<TemplateRef, Error> {
+    name.parse().map_err(|_| Error::not_found("template", name))
+}
+
+/// Get a template by name or alias. `NAME:TAG` returns the version of a tag, `NAME@BUILD` that of a build.
+/// `WORKSPACE/NAME` is a template that another workspace shares; write the slash as `%2F`.
 #[utoipa::path(get, path = "/v1/templates/{name}", tag = "templates",
     params(("name" = String, Path)), responses(
     (status = 200, body = Template), (status = 404, body = ErrorBody)))]
@@ -64,12 +75,9 @@ pub async fn describe(
     if let Some(found) = global.find(|one| one.name == name || one.aliases.contains(&name)) {
         return Ok(Json(found));
     }
-    let (name, tag) = name.split_once(':').map_or((name.as_str(), None), |(name, tag)| (name, Some(tag)));
-    let record = ops::find(&templates, &caller.workspace, name).await?;
-    let found = match tag {
-        Some(tag) => view::tagged(&templates, record, tag).await?,
-        None => view::template(&templates, record).await?,
-    };
+    let reference = reference(&name)?;
+    let record = sharing::find(&templates, &caller.workspace, &reference).await?;
+    let found = view::version(&templates, &caller.workspace, record, &reference).await?;
     Ok(Json(caller.shown(found)))
 }
 
@@ -104,6 +112,21 @@ pub async fn publish(
     Ok((StatusCode::CREATED, Json(view::build(record))))
 }
 
+/// Replace the workspaces that may use a template, as `WORKSPACE/NAME`. They can create sandboxes from all of
+/// its versions and build templates from them. Sandboxes that exist are kept.
+#[utoipa::path(put, path = "/v1/templates/{name}/sharing", tag = "templates",
+    params(("name" = String, Path)), request_body = TemplateSharing, responses(
+    (status = 200, body = Template), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub async fn set_sharing(
+    State(templates): State<Arc<Templates>>,
+    caller: Caller,
+    Id(name): Id<String>,
+    JsonBody(request): JsonBody<TemplateSharing>,
+) -> ApiResult<Json<Template>> {
+    let template = sharing::set(&templates, &caller.workspace, &name, request).await?;
+    Ok(Json(caller.shown(view::template(&templates, template).await?)))
+}
+
 /// List the tags of a template.
 #[utoipa::path(get, path = "/v1/templates/{name}/tags", tag = "templates",
     params(("name" = String, Path)), responses(
@@ -113,7 +136,7 @@ pub async fn tags(
     caller: Caller,
     Id(name): Id<String>,
 ) -> ApiResult<Json<Vec<TemplateTag>>> {
-    let template = ops::find(&templates, &caller.workspace, &name).await?;
+    let template = sharing::find(&templates, &caller.workspace, &reference(&name)?).await?;
     let tags = templates.store.tags(&template.id).await?;
     Ok(Json(tags.into_iter().map(view::tag).collect()))
 }

@@ -9,6 +9,7 @@ use pandastack_sandboxes::Background;
 use pandastack_sandboxes::keyed_mutex::KeyedMutex;
 use pandastack_sandboxes::machines::Machines;
 use pandastack_sandboxes::platform_templates::PlatformTemplates;
+use pandastack_store::template_readers::TemplateReaderStore;
 use pandastack_store::templates::{BuildRecord, TemplateStore};
 use pandastack_types::{BuildId, Error, Result, WorkspaceId};
 use tokio::sync::{Notify, watch};
@@ -26,6 +27,8 @@ pub struct Templates {
     pub(crate) background: Background,
     /// Records of templates and builds.
     pub(crate) store: Arc<dyn TemplateStore>,
+    /// Who may use a template.
+    pub(crate) readers: Arc<dyn TemplateReaderStore>,
     /// There may be a build to run.
     pub(crate) work: Notify,
     /// Held while the files of a build are changed.
@@ -65,6 +68,7 @@ impl Templates {
     /// Templates of workspaces, beside those of the platform.
     pub fn new(
         store: Arc<dyn TemplateStore>,
+        readers: Arc<dyn TemplateReaderStore>,
         machines: Arc<dyn Machines>,
         platform: Arc<dyn PlatformTemplates>,
         background: Background,
@@ -74,6 +78,7 @@ impl Templates {
             platform,
             background,
             store,
+            readers,
             work: Notify::new(),
             uploads: KeyedMutex::default(),
             logs: LogNews::default(),

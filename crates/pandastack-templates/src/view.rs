@@ -1,10 +1,11 @@
 //! Converts records to API responses.
 
+use pandastack_store::template_ref::TemplateRef;
 use pandastack_store::templates::{BuildRecord, BuildState, LATEST, TagRecord, TemplateRecord};
 use pandastack_types::api::{
     Build, BuildFailure, BuildStatus, Template, TemplateStatus, TemplateTag, TemplateVersion,
 };
-use pandastack_types::{Error, Result};
+use pandastack_types::{Error, Result, WorkspaceId};
 
 use crate::service::Templates;
 
@@ -39,18 +40,38 @@ pub(crate) fn tag(record: TagRecord) -> TemplateTag {
     TemplateTag { tag: record.tag, build_id: record.build, created_at: record.created_at }
 }
 
-/// A template, with its current version.
+/// A template of the workspace, with its current version.
 pub(crate) async fn template(templates: &Templates, record: TemplateRecord) -> Result<Template> {
     let latest = templates.store.tagged_build(&record.id, LATEST).await?;
     with_version(templates, record, latest).await
 }
 
-/// A template, with the version of a tag.
-pub(crate) async fn tagged(templates: &Templates, record: TemplateRecord, tag: &str) -> Result<Template> {
-    let Some(build) = templates.store.tagged_build(&record.id, tag).await? else {
-        return Err(Error::not_found("template", &format!("{}:{tag}", record.name)));
-    };
-    with_version(templates, record, Some(build)).await
+/// The version of a template that a reference names, for a reader who may be of another workspace.
+pub(crate) async fn version(
+    templates: &Templates,
+    reader: &WorkspaceId,
+    record: TemplateRecord,
+    reference: &TemplateRef,
+) -> Result<Template> {
+    let build = reference.version(&*templates.store, &record).await?;
+    if build.is_none() && !reference.is_latest() {
+        return Err(Error::not_found("template", &reference.to_string()));
+    }
+    let owner = record.workspace.clone();
+    let template = with_version(templates, record, build).await?;
+    Ok(if owner == *reader { template } else { shared(template, owner) })
+}
+
+/// The current version of a template that another workspace shares.
+pub(crate) async fn shared_template(templates: &Templates, record: TemplateRecord) -> Result<Template> {
+    let owner = record.workspace.clone();
+    Ok(shared(template(templates, record).await?, owner))
+}
+
+/// A template as another workspace sees it.
+fn shared(template: Template, owner: WorkspaceId) -> Template {
+    let name = format!("{owner}/{}", template.name);
+    Template { label: name.clone(), name, sharing: None, shared_by: Some(owner), ..template }
 }
 
 async fn with_version(
@@ -59,6 +80,7 @@ async fn with_version(
     build: Option<BuildRecord>,
 ) -> Result<Template> {
     let tags = templates.store.tags(&record.id).await?.into_iter().map(tag).collect();
+    let sharing = templates.readers.template_sharing(&record.id).await?;
     let status = if build.is_some() { TemplateStatus::Ready } else { TemplateStatus::Unbaked };
     let (cpu, memory_mb, size_bytes, base) = build.as_ref().map_or((0, 0, 0, String::new()), |build| {
         let spec = &build.spec;
@@ -86,5 +108,7 @@ async fn with_version(
         error: None,
         volume: None,
         version,
+        sharing: Some(sharing),
+        shared_by: None,
     })
 }

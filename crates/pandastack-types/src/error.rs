@@ -102,7 +102,7 @@ error_codes! {
     ///
     /// Next step: delete something, or raise the quota; do not retry.
     QuotaExceeded = 429,
-    /// The workspace sent too many requests.
+    /// Too many requests, or too much unread output or unfinished bodies; the message names the limit.
     ///
     /// Next step: retry after `Retry-After`.
     RateLimited = 429,
@@ -122,7 +122,7 @@ error_codes! {
     ///
     /// Next step: listen on `0.0.0.0`.
     PortClosed = 502,
-    /// No host has room for the sandbox.
+    /// No host has room for the sandbox, or too many calls of its guest, app or function are in progress.
     ///
     /// Next step: retry after `Retry-After`.
     NoCapacity = 503,

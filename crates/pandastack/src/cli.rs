@@ -149,7 +149,6 @@ pub enum Command {
     Secrets(secrets::Command),
     /// Generate a join secret for control and agents
     #[cfg(feature = "server")]
-    #[command(hide = true)]
     JoinSecret,
     /// Run the child process of the KVM probe
     #[cfg(feature = "server")]

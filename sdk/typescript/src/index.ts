@@ -76,7 +76,6 @@ export type {
   SnapshotInfo,
   VolumeInfo,
   TemplateBuild,
-  TemplateInfo,
   TokenInfo,
   Usage,
   WireRecord,
@@ -113,7 +112,13 @@ export {
 export { SnapshotsAPI, TemplatesAPI, TokensAPI, WorkspacesAPI } from "./resources.js";
 export type { CreateTokenOptions, QuotaLimits } from "./resources.js";
 export { TemplateRecipe } from "./recipe.js";
-export type { BuildTemplateOptions, ReadyCheck, TemplateBuildStep } from "./template-builds.js";
+export type {
+  BuildTemplateOptions,
+  ReadyCheck,
+  ShareTemplateOptions,
+  TemplateBuildStep,
+  TemplateInfo,
+} from "./template-builds.js";
 export { type AddMemberOptions, type Member, MembersAPI, type MemberSession } from "./members.js";
 export { VolumesAPI } from "./volumes.js";
 export type { CreateRetryEvent } from "./retry.js";

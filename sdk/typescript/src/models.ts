@@ -297,32 +297,6 @@ export type PortInfo = WireRecord<{
   address?: string;
 }>;
 
-/** A template that sandboxes start from. */
-export type TemplateInfo = WireRecord<{
-  name: string;
-  rootfs_path?: string;
-  size_bytes?: number;
-  cpu?: number;
-  memory_mb?: number;
-  is_global?: boolean;
-  workspace?: string;
-  label?: string;
-  description?: string;
-  category?: string;
-  base?: string;
-  tools?: string[];
-  meta?: Record<string, unknown>;
-  /** Other names it answers to. */
-  aliases?: string[];
-  /** `ready`, `baking`, `unbaked` or `failed`. */
-  status?: string;
-  error?: string;
-  /** The volume that each sandbox of it comes with. */
-  volume?: JsonObject;
-  /** Version that was built or published: `build_id`, `created_at`, `tags` and `config`. */
-  version?: JsonObject;
-}>;
-
 /** A template build and its progress; any status except `done` and `failed` means that it is in progress. */
 export type TemplateBuild = WireRecord<{
   id: string;

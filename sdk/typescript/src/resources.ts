@@ -11,7 +11,6 @@ import {
   needText,
   type SnapshotInfo,
   type TemplateBuild,
-  type TemplateInfo,
   type TokenInfo,
   type Visibility,
   withCamelCase,
@@ -20,7 +19,8 @@ import {
 import { withSecrets } from "./printed.js";
 import { importBuiltin } from "./runtime.js";
 import type { Transport } from "./transport.js";
-import { type BuildTemplateOptions, stepRecord, withRecipe } from "./template-builds.js";
+import type { BuildTemplateOptions, ShareTemplateOptions, TemplateInfo } from "./template-builds.js";
+import { stepRecord, withRecipe } from "./template-builds.js";
 import {
   type Call,
   del,
@@ -113,6 +113,7 @@ export class TemplatesAPI {
       ready: wanted.ready,
       no_cache: wanted.noCache,
       registries: wanted.registries,
+      plain_http: wanted.plainHttp,
       secrets: wanted.secrets && Object.entries(wanted.secrets).map(([id, value]) => ({ id, value })),
       debug: wanted.debug,
     });
@@ -146,6 +147,16 @@ export class TemplatesAPI {
   ): Promise<TemplateBuild> {
     const body = given({ snapshot_id: snapshotId, name, tags: options.tags, description: options.description });
     return buildOf((await this.#transport.send(post("/templates/publish", body))).record());
+  }
+
+  /**
+   * Replace the workspaces that may use a template, as `WORKSPACE/NAME`. `public` means all of them. With
+   * neither, the template becomes private. Existing sandboxes are kept.
+   */
+  async share(name: string, options: ShareTemplateOptions = {}): Promise<TemplateInfo> {
+    const path = `/templates/${segment(name, "template name")}/sharing`;
+    const body = { public: options.public ?? false, workspaces: options.workspaces ?? [] };
+    return templateOf((await this.#transport.send({ ...post(path, body), method: "PUT" })).record());
   }
 
   /** Point a tag to a finished build; set `latest` to roll back. */

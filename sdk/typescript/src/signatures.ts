@@ -673,6 +673,7 @@ export const SIGNATURES: Readonly<Record<string, Readonly<Record<string, Signatu
             "registries?": {
               list: { fields: { registry: "string", username: "string", password: "string" } },
             },
+            "plainHttp?": { list: "string" },
             "secrets?": { map: "string" },
             "debug?": "boolean",
           },
@@ -686,6 +687,13 @@ export const SIGNATURES: Readonly<Record<string, Readonly<Record<string, Signatu
         snapshotId: "string",
         name: "string",
         "options?": { fields: { "tags?": { list: "string" }, "description?": "string" } },
+      },
+    },
+    share: {
+      isAsync: true,
+      takes: {
+        name: "string",
+        "options?": { fields: { "workspaces?": { list: "string" }, "public?": "boolean" } },
       },
     },
     setTag: { isAsync: true, takes: { name: "string", tag: "string", buildId: "string" } },

@@ -1,7 +1,44 @@
-// What a template is built from.
+// Templates, and what they are built from.
 import { BadRequestError } from "./errors.js";
+import type { JsonObject, WireRecord } from "./models.js";
 import type { TemplateRecipe } from "./recipe.js";
 import { given } from "./wire.js";
+
+/** A template that sandboxes start from. */
+export type TemplateInfo = WireRecord<{
+  name: string;
+  rootfs_path?: string;
+  size_bytes?: number;
+  cpu?: number;
+  memory_mb?: number;
+  is_global?: boolean;
+  workspace?: string;
+  label?: string;
+  description?: string;
+  category?: string;
+  base?: string;
+  tools?: string[];
+  meta?: Record<string, unknown>;
+  /** Other names it answers to. */
+  aliases?: string[];
+  /** `ready`, `baking`, `unbaked` or `failed`. */
+  status?: string;
+  error?: string;
+  /** The volume that each sandbox of it comes with. */
+  volume?: JsonObject;
+  /** Version that was built or published: `build_id`, `created_at`, `tags` and `config`. */
+  version?: JsonObject;
+  /** Who else may use your template: `public` and `workspaces`. */
+  sharing?: JsonObject;
+  /** The workspace that shares it with you. */
+  shared_by?: string;
+}>;
+
+/** Who else may use a template: the workspaces of that name, or all of them. */
+export interface ShareTemplateOptions {
+  workspaces?: string[];
+  public?: boolean;
+}
 
 /** A build step that is not text of a Dockerfile. `noCache` also holds for the steps that follow. */
 export type TemplateBuildStep =
@@ -62,6 +99,8 @@ export interface BuildTemplateOptions {
   noCache?: boolean;
   /** Credentials for the registries of images in `FROM`. */
   registries?: { registry: string; username: string; password: string }[];
+  /** Registries to reach over HTTP instead of HTTPS, such as `registry.local:5000`. */
+  plainHttp?: string[];
   /** Contents by id for `RUN --mount=type=secret,id=ID`. No layer has them. */
   secrets?: Record<string, string>;
   /** Keep the machine of a step that fails for an hour: its snapshot is `failure.snapshot_id`. */

@@ -42,3 +42,42 @@ def test_a_tenant_is_isolated_suspended_and_resumed(operator: PandaStack) -> Non
     finally:
         operator.workspaces.delete(name)
     assert name not in [workspace["id"] for workspace in operator.workspaces.list()]
+
+
+def test_a_template_is_shared_with_a_tenant(operator: PandaStack) -> None:
+    name = f"tenant-{os.getpid()}-{int(time.time())}"
+    template = f"shared-{name}"
+    operator.workspaces.create(name)
+    snapshots = []
+    try:
+        tenant_key = operator.tokens.create("tenant", role="owner", workspace=name).token
+        with operator.sandboxes.create(template="base", env={"GREETING": "hello"}) as box:
+            box.exec("echo from the owner > /etc/note; (sleep 1000 & echo $! > /run/sleeper)", check=True)
+            snapshots.append(box.snapshot().id)
+        operator.templates.publish(snapshots[0], template)
+        shared = f"default/{template}"
+        with PandaStack(api_key=tenant_key) as tenant:
+            with pytest.raises(NotFoundError):
+                tenant.sandboxes.create(template=shared)
+            sharing = operator.templates.share(template, [name]).sharing
+            assert sharing == {"public": False, "workspaces": [name]}
+            assert shared in [one.name for one in tenant.templates.list()]
+            with tenant.sandboxes.create(template=shared) as copy:
+                told = copy.exec("cat /etc/note; echo $GREETING; kill -0 $(cat /run/sleeper) && echo alive")
+                assert told.stdout.splitlines() == ["from the owner", "hello", "alive"]
+                copy.exec("echo changed > /etc/note", check=True)
+            dockerfile = f"FROM template://{shared}\nENV GREETING=bonjour\nRUN cat /etc/note > /built\n"
+            build = tenant.templates.build("own", dockerfile=dockerfile)
+            tenant.templates.wait_for_build(build.id)
+            operator.templates.share(template)
+            with pytest.raises(NotFoundError):
+                tenant.sandboxes.create(template=shared)
+            with tenant.sandboxes.create(template="own") as own:
+                told = own.exec("cat /built; echo $GREETING", check=True)
+                assert told.stdout.splitlines() == ["from the owner", "bonjour"]
+    finally:
+        operator.workspaces.delete(name)
+        if template in [one.name for one in operator.templates.list()]:
+            operator.templates.delete(template)
+        for snapshot in snapshots:
+            operator.snapshots.delete(snapshot)

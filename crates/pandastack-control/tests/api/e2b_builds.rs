@@ -49,7 +49,7 @@ async fn followed(world: &World, (template, build): &(String, String)) -> (Value
         }
         ended = ended.or(is_over.then_some(status));
         assert!(tokio::time::Instant::now() < deadline, "{messages:?}");
-        tokio::task::yield_now().await;
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
 }
 
@@ -127,6 +127,14 @@ async fn a_template_is_built_tagged_used_and_deleted() {
     let listed = get(&world, "/templates").await.expect(200);
     assert_eq!((&listed[0]["templateID"], &listed[0]["buildID"]), (&json!("mine"), &json!(ids.1)));
     assert_eq!(get(&world, "/templates/mine").await.expect(200)["builds"][0]["status"], "ready");
+    for (path, public) in [("/v2/templates/mine", true), ("/templates/mine", false)] {
+        let updated = ask(&world, Method::PATCH, path, Some(json!({"public": public}))).await.expect(200);
+        assert_eq!(updated, json!({"names": ["mine"]}));
+        assert_eq!(get(&world, "/templates").await.expect(200)[0]["public"], public);
+        assert_eq!(world.get("/v1/templates/mine").await.expect(200)["sharing"]["public"], public);
+    }
+    ask(&world, Method::PATCH, "/templates/other", Some(json!({"public": true}))).await.expect(404);
+    ask(&world, Method::PATCH, "/templates/base", Some(json!({"public": true}))).await.expect(404);
 
     // Without changes nothing runs; forced, everything.
     let ran = ran.len();

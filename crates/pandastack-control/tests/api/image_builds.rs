@@ -124,8 +124,8 @@ async fn credentials_go_to_their_registry_and_are_not_kept() {
     let agent = world.agent("host-a", 8192).await;
     let login = |at: &str| json!({"registry": at, "username": "me", "password": format!("for-{at}")});
     let text = "FROM ghcr.io/team/app\nFROM quay.io/other\nRUN one\nCOPY --from=0 /a /b\n";
-    let start =
-        json!({"dockerfile": text, "registries": [login("https://GHCR.io"), login("index.docker.io")]});
+    let logins = [login("https://GHCR.io"), login("index.docker.io")];
+    let start = json!({"dockerfile": text, "registries": logins, "plain_http": ["quay.io"]});
     let body = json!({"name": "mine", "start": start});
     let id = world.post("/v1/templates/builds", body).await.expect(202)["id"].as_str().unwrap().to_owned();
     ended(&world, &id).await;
@@ -135,6 +135,7 @@ async fn credentials_go_to_their_registry_and_are_not_kept() {
         stdin.map(|text| serde_json::from_str(text).unwrap()).collect()
     };
     assert_eq!(fetches[0]["credentials"]["password"], "for-https://GHCR.io");
+    assert!(fetches.iter().all(|one| one["plain_http"] == (one["registry"] == "quay.io")), "{fetches:?}");
     assert!(
         fetches.iter().filter(|one| one["registry"] != "ghcr.io").all(|one| one["credentials"].is_null())
     );

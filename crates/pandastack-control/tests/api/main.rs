@@ -44,6 +44,7 @@ mod slow_body;
 mod template_builds;
 mod template_limits;
 mod template_secrets;
+mod template_sharing;
 mod templates;
 mod tenants;
 mod time_travel;

@@ -20,7 +20,7 @@ mod template_list;
 mod template_name;
 
 use axum::Router;
-use axum::routing::{MethodRouter, any, delete, get, post, put};
+use axum::routing::{MethodRouter, any, delete, get, patch, post, put};
 use http::StatusCode;
 
 use crate::error::RestError;
@@ -48,13 +48,16 @@ pub(crate) fn routes(native: Native, signed_files: MethodRouter<Native>) -> Rout
         .route("/v3/templates", post(builds::create))
         .route("/templates/aliases/{name}", get(template_list::exists))
         .route("/templates/tags", post(template_list::assign_tags).merge(delete(template_list::delete_tags)))
-        .route("/templates/{id}", get(template_list::get).merge(delete(template_list::delete)))
+        .route(
+            "/templates/{id}",
+            get(template_list::get).merge(delete(template_list::delete)).merge(patch(template_list::update)),
+        )
         .route("/templates/{id}/tags", get(template_list::tags))
         .route("/templates/{id}/files/{hash}", get(builds::files))
         .route("/templates/{id}/builds/{build}/status", get(builds::status))
         .route("/v2/templates/{id}/builds/{build}", post(builds::start))
         .route("/templates/{id}/{*rest}", any(template_list::unsupported))
-        .route("/v2/templates/{id}", any(template_list::unsupported))
+        .route("/v2/templates/{id}", patch(template_list::update).fallback(template_list::unsupported))
         .route("/v2/templates/{id}/{*rest}", any(template_list::unsupported))
         .route("/volumes", any(volumes))
         .route("/volumes/{*rest}", any(volumes))

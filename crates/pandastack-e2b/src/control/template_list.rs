@@ -50,14 +50,15 @@ pub(super) async fn exists(
 ) -> RestResult<Json<Value>> {
     let found = find(&caller, &template_name(&name)).await?;
     let template = found.ok_or_else(|| not_found(&name))?;
-    Ok(Json(json!({ "templateID": template.name, "public": template.is_global })))
+    Ok(Json(json!({ "templateID": template.name, "public": template.is_global || is_public(&template) })))
 }
 
 /// Templates of the workspace that have a version.
 pub(super) async fn list(Authenticated(caller): Authenticated) -> RestResult<Json<Vec<Value>>> {
     let templates: Vec<Template> = caller.get(paths::TEMPLATES).await?;
     let mut shown = Vec::new();
-    for template in templates.into_iter().filter(|template| !template.is_global) {
+    let is_own = |template: &Template| !template.is_global && template.shared_by.is_none();
+    for template in templates.into_iter().filter(is_own) {
         let tags = tags_of(&caller, &template.name).await?;
         let latest = tags.iter().find(|tag| tag.tag == DEFAULT_HERE);
         if let Some(version) = latest.or_else(|| tags.iter().max_by_key(|tag| tag.created_at)) {
@@ -74,7 +75,7 @@ fn show(template: &Template, version: &TemplateTag) -> Value {
         "cpuCount": template.cpu,
         "memoryMB": template.memory_mb,
         "diskSizeMB": DISK_MB,
-        "public": false,
+        "public": is_public(template),
         "aliases": [template.name],
         "names": [template.name],
         "description": template.description,
@@ -87,6 +88,10 @@ fn show(template: &Template, version: &TemplateTag) -> Value {
         "envdVersion": ENVD_VERSION,
         "buildStatus": "ready",
     })
+}
+
+fn is_public(template: &Template) -> bool {
+    template.sharing.as_ref().is_some_and(|sharing| sharing.public)
 }
 
 /// One template of the workspace with its builds, newest first.
@@ -102,7 +107,7 @@ pub(super) async fn get(
     let created_at = own.map(|build| build.started_at).min().unwrap_or_else(Timestamp::now);
     Ok(Json(json!({
         "templateID": template.name,
-        "public": false,
+        "public": is_public(&template),
         "aliases": [template.name],
         "names": [template.name],
         "createdAt": created_at,
@@ -155,6 +160,29 @@ pub(super) async fn tags(
     let tags = tags_of(&caller, &template_name(&name)).await?;
     let show = |tag: TemplateTag| json!({ "tag": tag_there(&tag.tag), "buildID": tag.build_id, "createdAt": tag.created_at });
     Ok(Json(tags.into_iter().map(show).collect()))
+}
+
+/// Body of an update. Other fields are of no use here.
+#[derive(Deserialize)]
+struct Update {
+    public: Option<bool>,
+}
+
+/// Share a template with all workspaces of the installation, or stop that.
+pub(super) async fn update(
+    Authenticated(caller): Authenticated,
+    PathParam(name): PathParam,
+    body: Body,
+) -> RestResult<Json<Value>> {
+    let wanted: Update = read_json(body).await?;
+    let name = template_name(&name);
+    let template: Template = caller.get(&paths::template(&name)).await?;
+    let mut sharing = template.sharing.ok_or_else(|| not_found(&name))?;
+    if let Some(public) = wanted.public {
+        sharing.public = public;
+        caller.call(Method::PUT, &paths::template_sharing(&name), Some(&sharing)).await?;
+    }
+    Ok(Json(json!({ "names": [template.name] })))
 }
 
 /// Point tags to the version that a name means.

@@ -101,7 +101,10 @@ async fn run(
     };
     let mut plan = match (&request.from_snapshot, version) {
         (_, Some(version)) => plan_from_version(sandboxes, workspace, request, version).await?,
-        (Some(_), None) => plan_from_snapshot(sandboxes, workspace, &request, owner.is_none()).await?,
+        (Some(id), None) => {
+            let snapshot = super::snapshot::find(sandboxes, &workspace, id).await?;
+            plan_from_snapshot(sandboxes, workspace, &request, snapshot, owner.is_none()).await?
+        }
         (None, None) => plan_from_template(sandboxes, workspace, &request, owner.as_ref()).await?,
     };
     plan.record.owner = owner;
@@ -253,16 +256,13 @@ async fn plan_from_snapshot(
     sandboxes: &Sandboxes,
     workspace: WorkspaceId,
     request: &CreateSandbox,
+    snapshot: SnapshotRecord,
     for_user: bool,
 ) -> Result<Plan> {
-    let id =
-        request.from_snapshot.as_ref().ok_or_else(|| Error::bad_request("`from_snapshot` is missing"))?;
     if request.volumes.as_ref().is_some_and(|volumes| !volumes.is_empty()) {
         let message = "a sandbox from a snapshot gets copies of the snapshot's volumes; leave out `volumes`";
         return Err(Error::bad_request(message));
     }
-    let snapshot = super::snapshot::find(sandboxes, &workspace, id).await?;
-    // The request may have used its name.
     let id = snapshot.id.clone();
     if for_user {
         super::snapshot::check_unsealed(sandboxes, &snapshot).await?;
@@ -310,14 +310,18 @@ async fn plan_from_version(
     mut request: CreateSandbox,
     version: super::template::Version,
 ) -> Result<Plan> {
-    let super::template::Version { name, snapshot, config, published } = version;
-    (request.template, request.from_snapshot) = (None, Some(snapshot));
-    // The template service's own snapshots are not sealed to its users.
-    let mut plan = plan_from_snapshot(sandboxes, workspace, &request, published).await?;
-    let spec = &mut plan.record.spec;
-    for (key, value) in config.env {
-        spec.env.entry(key).or_insert(value);
+    let super::template::Version { name, owner, snapshot, config, published } = version;
+    let snapshot = super::snapshot::find(sandboxes, &owner, &snapshot).await?;
+    if owner != workspace && !snapshot.spec.volumes.is_empty() {
+        return Err(Error::internal(format!("shared template `{name}` has volumes")));
     }
+    request.template = None;
+    // The template service's own snapshots are not sealed to its users.
+    let mut plan = plan_from_snapshot(sandboxes, workspace, &request, snapshot, published).await?;
+    let spec = &mut plan.record.spec;
+    // The image's variables win over those of the machine that it was made from, and the request's over both.
+    spec.env.extend(config.env);
+    spec.env.extend(request.env.unwrap_or_default());
     (spec.from_template, spec.from_snapshot) = (Some(name), None);
     (spec.user, spec.cwd) = (config.user, config.workdir);
     Ok(plan)

@@ -1,15 +1,18 @@
-//! Templates that a workspace made: each version is a snapshot with the configuration of its image.
+//! Templates that workspaces made: each version is a snapshot with the configuration of its image.
 
-use pandastack_store::templates::{BuildSpec, LATEST};
+use pandastack_store::templates::BuildSpec;
 use pandastack_types::api::{CreateSandbox, ImageConfig};
-use pandastack_types::{Error, ErrorCode, Result, SnapshotId, WorkspaceId};
+use pandastack_types::{Error, Result, SnapshotId, WorkspaceId};
 
 use crate::Sandboxes;
+use pandastack_store::template_ref::TemplateRef;
 
 /// The version of a template that a create starts from.
 pub(super) struct Version {
-    /// The template's name.
+    /// The template as the request names it.
     pub(super) name: String,
+    /// Workspace that owns the snapshot.
+    pub(super) owner: WorkspaceId,
     /// Snapshot of the template's machine.
     pub(super) snapshot: SnapshotId,
     /// Process settings of its image.
@@ -25,36 +28,25 @@ pub(super) async fn find(
     workspace: &WorkspaceId,
     request: &CreateSandbox,
 ) -> Result<Option<Version>> {
-    let Some(reference) = request.template.as_deref() else { return Ok(None) };
-    let (name, tag) = reference.split_once(':').unwrap_or((reference, LATEST));
-    if sandboxes.hosts.has_template(name) {
-        return match reference.contains(':') && tag != LATEST {
-            true => Err(Error::not_found("template", reference)),
-            false => Ok(None),
-        };
+    let Some(text) = request.template.as_deref() else { return Ok(None) };
+    let reference: TemplateRef = text.parse()?;
+    let unknown = || Error::not_found("template", text);
+    let is_name = reference.workspace.is_none() && reference.is_latest();
+    if reference.workspace.is_none() && sandboxes.hosts.has_template(&reference.name) {
+        return if is_name { Ok(None) } else { Err(unknown()) };
     }
-    let Some(template) = sandboxes.store.template(workspace, name).await? else {
-        return match reference.contains(':') {
-            true => Err(Error::not_found("template", reference)),
-            false => Ok(None),
-        };
+    let store = &*sandboxes.store;
+    let Some(template) = reference.find(store, workspace).await? else {
+        return if is_name { Ok(None) } else { Err(unknown()) };
     };
-    let build = sandboxes.store.tagged_build(&template.id, tag).await?;
-    let Some(build) = build else {
-        let message = match tag == LATEST {
-            true => format!("template `{name}` has no finished build; run `pandastack template build`"),
-            false => format!(
-                "template `{name}` has no tag `{tag}`; `pandastack template get {name}` lists its tags"
-            ),
-        };
-        return Err(Error::new(ErrorCode::NotFound, message));
-    };
-    check_request(request, name, &build.spec)?;
+    let build = reference.version(store, &template).await?.ok_or_else(|| reference.no_version())?;
+    let name = reference.template().to_string();
+    check_request(request, &name, &build.spec)?;
     let published = build.spec.published;
     let Some(snapshot) = build.spec.snapshot else {
         return Err(Error::internal(format!("build `{}` of template `{name}` has no snapshot", build.id)));
     };
-    Ok(Some(Version { name: name.to_owned(), snapshot, config: build.spec.config, published }))
+    Ok(Some(Version { name, owner: template.workspace, snapshot, config: build.spec.config, published }))
 }
 
 /// A snapshot has the size and the volumes of its machine, so a create cannot change them.

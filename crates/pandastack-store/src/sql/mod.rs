@@ -46,6 +46,7 @@ mod snapshots;
 mod sqlite;
 mod template_builds;
 mod template_layers;
+mod template_readers;
 mod templates;
 mod tokens;
 mod volumes;

@@ -82,6 +82,9 @@ pub(super) async fn delete_all(conn: &mut AnyConnection, workspace: &WorkspaceId
         "DELETE FROM template_build_log \
          WHERE build_id IN (SELECT id FROM template_builds WHERE workspace_id = $1)",
         "DELETE FROM template_tags WHERE template_id IN (SELECT id FROM templates WHERE workspace_id = $1)",
+        "DELETE FROM template_readers \
+         WHERE template_id IN (SELECT id FROM templates WHERE workspace_id = $1)",
+        "DELETE FROM template_readers WHERE reader = $1",
         "DELETE FROM template_builds WHERE workspace_id = $1",
         "DELETE FROM template_layers WHERE workspace_id = $1",
         "DELETE FROM templates WHERE workspace_id = $1",

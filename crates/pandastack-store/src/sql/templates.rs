@@ -22,7 +22,7 @@ use crate::{Durability, Result, StoreError};
 const UNDER_WAY: &str = "state IN ('waiting', 'queued', 'running')";
 
 #[derive(sqlx::FromRow)]
-struct TemplateRow {
+pub(super) struct TemplateRow {
     id: String,
     workspace_id: String,
     name: String,
@@ -124,6 +124,7 @@ impl TemplateStore for SqlStore {
              WHERE build_id IN (SELECT id FROM template_builds WHERE template_id = $1)",
             "DELETE FROM template_builds WHERE template_id = $1",
             "DELETE FROM template_tags WHERE template_id = $1",
+            "DELETE FROM template_readers WHERE template_id = $1",
             "DELETE FROM templates WHERE id = $1",
         ] {
             sqlx::query(statement).bind(id.as_str()).execute(write.conn()).await?;

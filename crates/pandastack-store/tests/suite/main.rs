@@ -120,6 +120,7 @@ async fn run_all<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
         volumes::a_volume_is_deleted_in_two_steps,
         templates::a_build_becomes_what_its_tags_mean,
         templates::builds_have_a_quota_and_a_log,
+        templates::templates_are_shared_with_other_workspaces,
         templates::templates_go_with_their_workspace,
         templates::layers_belong_to_a_workspace,
         functions::functions_are_found_by_id_and_name_and_their_changes_counted,

@@ -5,7 +5,7 @@ use pandastack_store::templates::{
 };
 use pandastack_store::workspaces::WorkspaceMove;
 use pandastack_store::*;
-use pandastack_types::api::ImageConfig;
+use pandastack_types::api::{ImageConfig, TemplateSharing};
 use pandastack_types::limits::TEMPLATE_BUILDS_IN_PROGRESS_MAX;
 use pandastack_types::{BuildId, SnapshotId, TemplateId, WorkspaceId};
 
@@ -92,6 +92,48 @@ pub(super) async fn builds_have_a_quota_and_a_log(store: &dyn Store) {
     store.delete_build(&logged.id).await.unwrap();
     assert_eq!(store.count_build_log(&logged.id).await.unwrap(), 0);
     store.insert_build(&build(&mine, BuildState::Queued)).await.unwrap();
+}
+
+pub(super) async fn templates_are_shared_with_other_workspaces(store: &dyn Store) {
+    let [shop, club]: [WorkspaceId; 2] = ["shop", "club"].map(|name| name.parse().unwrap());
+    for workspace in [&shop, &club] {
+        store.ensure_workspace(workspace, now()).await.unwrap();
+    }
+    let record = TemplateRecord { workspace: shop.clone(), ..template("shared") };
+    let mine = store.ensure_template(&record).await.unwrap();
+    let default = ws();
+    let readable = async |reader| store.readable_template(reader, &shop, "shared").await.unwrap().is_some();
+    assert_eq!((readable(&shop).await, readable(&club).await), (true, false), "it is private at first");
+    let with_club = TemplateSharing { public: false, workspaces: vec![club.clone()] };
+    store.set_template_sharing(&mine, &with_club).await.unwrap();
+    assert_eq!(store.template_sharing(&mine.id).await.unwrap(), with_club);
+    assert_eq!((readable(&club).await, readable(&default).await), (true, false));
+    assert_eq!(store.shared_templates(&club).await.unwrap(), std::slice::from_ref(&mine));
+    assert!(store.shared_templates(&shop).await.unwrap().is_empty(), "its own is not shared with it");
+    let with_all = TemplateSharing { public: true, workspaces: Vec::new() };
+    store.set_template_sharing(&mine, &with_all).await.unwrap();
+    assert_eq!(store.template_sharing(&mine.id).await.unwrap(), with_all);
+    assert_eq!((readable(&club).await, readable(&default).await), (true, true));
+
+    store.move_workspace(&shop, &WorkspaceMove::Suspend(None), now()).await.unwrap();
+    assert!(!readable(&club).await && store.shared_templates(&club).await.unwrap().is_empty());
+    store.move_workspace(&shop, &WorkspaceMove::Resume, now()).await.unwrap();
+    assert!(readable(&club).await);
+
+    store.delete_template(&mine.id).await.unwrap();
+    assert_eq!(store.template_sharing(&mine.id).await.unwrap(), TemplateSharing::default());
+    let refused = store.set_template_sharing(&mine, &with_all).await;
+    assert!(matches!(refused, Err(StoreError::NotFound { .. })), "{refused:?}");
+    let again = store.ensure_template(&TemplateRecord { id: TemplateId::random(), ..record }).await.unwrap();
+    store.set_template_sharing(&again, &with_club).await.unwrap();
+    for movement in [WorkspaceMove::Delete, WorkspaceMove::Deleted] {
+        store.move_workspace(&club, &movement, now()).await.unwrap();
+    }
+    assert_eq!(
+        store.template_sharing(&again.id).await.unwrap(),
+        TemplateSharing::default(),
+        "nobody is left"
+    );
 }
 
 /// A workspace that is deleted leaves nothing behind, and takes nothing new.

@@ -53,6 +53,8 @@ enum Place<'a> {
         /// Tag or digest.
         reference: &'a str,
         credentials: Option<&'a RegistryCredentials>,
+        /// Whether it is asked over HTTP.
+        plain_http: bool,
     },
     Layout {
         layout: String,
@@ -87,7 +89,7 @@ impl Pull<'_> {
     fn request(&self, action: &str) -> Result<String, BuildError> {
         let place = match self.source {
             ImageSource::Registry(image) => {
-                let registries = &self.build.start.registries;
+                let (registries, plain) = (&self.build.start.registries, &self.build.start.plain_http);
                 let is_its = |one: &&RegistryCredentials| registry_name(&one.registry) == image.registry;
                 Place::Registry {
                     registry: &image.registry,
@@ -95,6 +97,7 @@ impl Pull<'_> {
                     repository: &image.repository,
                     reference: image.digest.as_deref().or(image.tag.as_deref()).unwrap_or_default(),
                     credentials: registries.iter().find(is_its),
+                    plain_http: plain.iter().any(|one| registry_name(one) == image.registry),
                 }
             }
             ImageSource::Layout(path) => Place::Layout { layout: format!("{CONTEXT_DIR}/{path}") },

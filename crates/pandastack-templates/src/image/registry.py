@@ -80,7 +80,8 @@ class Registry:
 
     def __init__(self, wanted):
         self.registry, self.repository = wanted["registry"], wanted["repository"]
-        self.base, self.login = "https://" + wanted["host"], wanted.get("credentials")
+        scheme = "http://" if wanted.get("plain_http") else "https://"
+        self.base, self.login = scheme + wanted["host"], wanted.get("credentials")
         mirror = os.environ.get(MIRROR_VARIABLE)
         if mirror and self.registry == "docker.io":
             # The mirror gets none of the user's credentials.

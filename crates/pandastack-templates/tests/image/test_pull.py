@@ -189,6 +189,15 @@ class Registries(Case):
         secure.base = "https://r.test"
         self.refused(lambda: secure.authorize(['Bearer realm="http://evil.test/token"']), "insecure address")
 
+    def test_a_registry_is_reached_over_http_if_the_build_says_so(self):
+        blobs, manifest = image()
+        self.server.serve("app", blobs, manifest)
+        host = self.server.base.removeprefix("http://")
+        wanted = {"registry": host, "host": host, "repository": "app", "reference": "v1"}
+        plain = registry.Registry({**wanted, "plain_http": True})
+        self.assertEqual(self.resolve(plain)["digest"], digest_of(manifest))
+        self.assertEqual(registry.Registry(wanted).base, f"https://{host}")
+
     def test_a_redirect_to_another_host_gets_no_credentials(self):
         blobs, manifest = image()
         other = Server()

@@ -103,7 +103,7 @@ pub use snapshot::{
 };
 pub use template::{
     Build, BuildFailure, BuildStatus, CreateBuild, ImageConfig, PublishTemplate, SetTemplateTag,
-    SignBuildFiles, Template, TemplateStatus, TemplateTag, TemplateVersion, TemplateVolume,
+    SignBuildFiles, Template, TemplateSharing, TemplateStatus, TemplateTag, TemplateVersion, TemplateVolume,
 };
 pub use template_build::{
     BuildCopy, BuildRun, BuildSecret, BuildStep, ReadyCheck, RegistryCredentials, StartBuild,

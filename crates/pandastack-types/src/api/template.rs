@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::template_build::StartBuild;
-use crate::{BuildId, SnapshotId};
+use crate::{BuildId, SnapshotId, WorkspaceId};
 
 /// A template.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -45,6 +45,24 @@ pub struct Template {
     /// Version that was built or published; absent for templates that come with the platform.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<TemplateVersion>,
+    /// Who else may use the template; absent unless the workspace owns it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sharing: Option<TemplateSharing>,
+    /// Workspace that shares the template; absent unless another workspace owns it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared_by: Option<WorkspaceId>,
+}
+
+/// Workspaces that may use a template of another workspace.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TemplateSharing {
+    /// Share with all workspaces.
+    #[serde(default)]
+    pub public: bool,
+    /// Workspaces to share with.
+    #[serde(default)]
+    pub workspaces: Vec<WorkspaceId>,
 }
 
 /// The version of a template that is used without a tag.

@@ -481,6 +481,10 @@ class Template:
     volume: Optional[Dict[str, Any]] = None
     #: What was built or published: ``build_id``, ``created_at``, ``tags`` and ``config``.
     version: Optional[Dict[str, Any]] = None
+    #: Who else may use your template: ``public`` and ``workspaces``.
+    sharing: Optional[Dict[str, Any]] = None
+    #: The workspace that shares the template, if it is not yours.
+    shared_by: Optional[str] = None
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Template:

@@ -127,6 +127,7 @@ async fn build(client: &Client, args: Args, name: String, output: Output) -> Res
     let start = StartBuild {
         dockerfile,
         registries: args.source.credentials(&parsed)?,
+        plain_http: args.source.plain_http,
         args: pairs(&args.build_arg)?.unwrap_or_default(),
         secrets: secret::read(&args.secret)?,
         target: args.target_stage,

@@ -5,14 +5,15 @@ mod build;
 mod context;
 mod debug;
 mod secret;
+mod share;
 mod source;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use pandastack_client::Client;
-use pandastack_types::BuildId;
 use pandastack_types::api::{Build, BuildStatus, PublishTemplate, Template, TemplateStatus};
+use pandastack_types::{BuildId, WorkspaceId};
 
 use super::each::{each, show_each};
 use super::runtime::with_client;
@@ -72,6 +73,28 @@ pub enum Command {
         /// Tag
         tag: String,
     },
+    /// Share a template with other workspaces
+    Share {
+        /// Template name
+        name: String,
+        /// Workspaces that may use the template
+        #[arg(value_name = "WORKSPACE", required_unless_present = "public")]
+        workspaces: Vec<WorkspaceId>,
+        /// Share with all workspaces
+        #[arg(long)]
+        public: bool,
+    },
+    /// Stop sharing a template; existing sandboxes are kept
+    Unshare {
+        /// Template name
+        name: String,
+        /// Workspaces that may no longer use the template. Default: all
+        #[arg(value_name = "WORKSPACE")]
+        workspaces: Vec<WorkspaceId>,
+        /// Stop sharing with all workspaces, except those it is shared with by name
+        #[arg(long)]
+        public: bool,
+    },
     /// Delete templates with all their versions; sandboxes created from them are kept
     #[command(visible_alias = "rm")]
     Delete {
@@ -108,6 +131,12 @@ impl Command {
                 Command::Cancel { build } => client.cancel_build(&build).await?,
                 Command::Tag { name, tag, build } => client.set_template_tag(&name, &tag, build).await?,
                 Command::Untag { name, tag } => client.delete_template_tag(&name, &tag).await?,
+                Command::Share { name, workspaces, public } => {
+                    share::add(&client, &name, workspaces, public, output).await?;
+                }
+                Command::Unshare { name, workspaces, public } => {
+                    share::remove(&client, &name, &workspaces, public, output).await?;
+                }
                 Command::Delete { names } => {
                     let delete = async |name: &str| {
                         client.delete_template(name).await?;
@@ -143,6 +172,7 @@ fn details(template: &Template) -> String {
         format!("base:    {}", template.base),
         format!("size:    {} vCPU, {} MiB", template.cpu, template.memory_mb),
     ];
+    lines.extend(share::readers(template).map(|readers| format!("access:  {readers}")));
     if let Some(version) = &template.version {
         lines.push(format!("build:   {}", version.build_id));
         lines.extend(version.tags.iter().map(|tag| format!("tag:     {} -> {}", tag.tag, tag.build_id)));

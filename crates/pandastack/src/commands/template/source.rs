@@ -27,6 +27,9 @@ pub(super) struct SourceArgs {
     /// File with credentials for registries, as `docker login` and `podman login` write it
     #[arg(long, value_name = "FILE", requires = "name")]
     authfile: Option<PathBuf>,
+    /// Registry to reach over HTTP instead of HTTPS, such as registry.local:5000; can be repeated
+    #[arg(long, value_name = "REGISTRY", requires = "name")]
+    pub(super) plain_http: Vec<String>,
 }
 
 /// Files that a build needs.
@@ -87,6 +90,7 @@ mod tests {
             from_image: image.map(|image| image.parse().unwrap()),
             from_archive: archive.map(PathBuf::from),
             authfile,
+            plain_http: Vec::new(),
         }
     }
 

@@ -84,6 +84,7 @@ class TemplatesAPI:
         memory_mb: Optional[int] = None,
         no_cache: bool = False,
         registries: Sequence[Mapping[str, str]] = (),
+        plain_http: Sequence[str] = (),
         secrets: Optional[Mapping[str, str]] = None,
         debug: bool = False,
     ) -> TemplateBuild:
@@ -93,9 +94,10 @@ class TemplatesAPI:
         ``steps`` follow the Dockerfile, such as ``{"run": {"command": "make"}}``. With ``keep_latest``, only
         ``tags`` point to the version. ``ready`` says when ``start_command`` is ready, such as
         ``{"port": 8080}``. ``registries`` are credentials for the images of ``FROM``, such as
-        ``{"registry": "ghcr.io", "username": "me", "password": token}``. ``secrets`` are contents by id for
-        ``RUN --mount=type=secret,id=ID``; no layer has them. With ``debug``, the machine of a
-        step that fails is kept for an hour: its snapshot is ``failure["snapshot_id"]``.
+        ``{"registry": "ghcr.io", "username": "me", "password": token}``. Those in ``plain_http`` are
+        reached over HTTP. ``secrets`` are contents by id for ``RUN --mount=type=secret,id=ID``; no layer has
+        them. With ``debug``, the machine of a step that fails is kept for an hour: its snapshot is
+        ``failure["snapshot_id"]``.
         To wait for the end, call :meth:`wait_for_build`.
         """
         if recipe is not None:
@@ -119,6 +121,7 @@ class TemplatesAPI:
             ready=dict(ready) if ready else None,
             no_cache=no_cache or None,
             registries=[dict(one) for one in registries] or None,
+            plain_http=list(plain_http) or None,
             secrets=[{"id": id, "value": value} for id, value in (secrets or {}).items()] or None,
             debug=debug or None,
         )
@@ -151,6 +154,16 @@ class TemplatesAPI:
         """Publish a snapshot as a template version."""
         body = _wire.given(snapshot_id=snapshot_id, name=name, tags=list(tags) or None, description=description)
         return TemplateBuild.from_dict((self._transport.send(_wire.post("/templates/publish", body))).record())
+
+    def share(self, name: str, workspaces: Sequence[str] = (), *, public: bool = False) -> Template:
+        """Replace the workspaces that may use a template, as ``WORKSPACE/NAME``.
+
+        ``public`` means all of them. Without arguments, the template becomes private. Existing sandboxes
+        are kept.
+        """
+        path = f"/templates/{segment(name, 'template name')}/sharing"
+        call = _wire.post(path, {"public": public, "workspaces": list(workspaces)}, method="PUT")
+        return Template.from_dict((self._transport.send(call)).record())
 
     def set_tag(self, name: str, tag: str, build_id: str) -> None:
         """Point a tag to a finished build; set ``latest`` to roll back."""

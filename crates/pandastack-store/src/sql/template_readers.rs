@@ -1,0 +1,98 @@
+//! Who else may use a template: a row for each workspace.
+
+use async_trait::async_trait;
+use pandastack_types::api::TemplateSharing;
+use pandastack_types::{TemplateId, WorkspaceId};
+use sqlx::AnyConnection;
+
+use super::SqlStore;
+use super::rows::{id, records};
+use super::templates::TemplateRow;
+use crate::template_readers::TemplateReaderStore;
+use crate::templates::TemplateRecord;
+use crate::{Durability, Result, StoreError};
+
+/// The reader that means all workspaces. No workspace has this name.
+const EVERYBODY: &str = "*";
+
+/// Templates with their workspaces, of those that may be used.
+const OF_ACTIVE: &str = "SELECT templates.* FROM templates \
+     JOIN workspaces ON workspaces.id = templates.workspace_id AND workspaces.state = 'active'";
+/// Condition: one of the readers is `$1` or everybody.
+const IS_SHARED: &str = "EXISTS (SELECT 1 FROM template_readers \
+     WHERE template_readers.template_id = templates.id AND template_readers.reader IN ($1, '*'))";
+
+#[async_trait]
+impl TemplateReaderStore for SqlStore {
+    async fn readable_template(
+        &self,
+        reader: &WorkspaceId,
+        owner: &WorkspaceId,
+        name: &str,
+    ) -> Result<Option<TemplateRecord>> {
+        let statement = format!(
+            "{OF_ACTIVE} WHERE templates.workspace_id = $2 AND templates.name = $3 \
+             AND (templates.workspace_id = $1 OR {IS_SHARED})"
+        );
+        let row: Option<TemplateRow> = sqlx::query_as(sqlx::AssertSqlSafe(statement))
+            .bind(reader.as_str())
+            .bind(owner.as_str())
+            .bind(name)
+            .fetch_optional(&self.readers)
+            .await?;
+        row.map(TemplateRecord::try_from).transpose()
+    }
+
+    async fn shared_templates(&self, reader: &WorkspaceId) -> Result<Vec<TemplateRecord>> {
+        let statement = format!(
+            "{OF_ACTIVE} WHERE templates.workspace_id <> $1 AND {IS_SHARED} \
+             ORDER BY templates.workspace_id, templates.name"
+        );
+        let rows: Vec<TemplateRow> = sqlx::query_as(sqlx::AssertSqlSafe(statement))
+            .bind(reader.as_str())
+            .fetch_all(&self.readers)
+            .await?;
+        records(rows)
+    }
+
+    async fn template_sharing(&self, template: &TemplateId) -> Result<TemplateSharing> {
+        let readers: Vec<String> =
+            sqlx::query_scalar("SELECT reader FROM template_readers WHERE template_id = $1 ORDER BY reader")
+                .bind(template.as_str())
+                .fetch_all(&self.readers)
+                .await?;
+        let public = readers.iter().any(|reader| reader == EVERYBODY);
+        let others = readers.into_iter().filter(|reader| reader != EVERYBODY);
+        Ok(TemplateSharing { public, workspaces: others.map(id).collect::<Result<_>>()? })
+    }
+
+    async fn set_template_sharing(&self, template: &TemplateRecord, sharing: &TemplateSharing) -> Result<()> {
+        let mut write = self.write(Durability::Power).await?;
+        write.lock_workspace(&template.workspace).await?;
+        let known: Option<String> = sqlx::query_scalar("SELECT id FROM templates WHERE id = $1")
+            .bind(template.id.as_str())
+            .fetch_optional(write.conn())
+            .await?;
+        if known.is_none() {
+            return Err(StoreError::NotFound { what: "template", id: template.name.clone() });
+        }
+        sqlx::query("DELETE FROM template_readers WHERE template_id = $1")
+            .bind(template.id.as_str())
+            .execute(write.conn())
+            .await?;
+        let everybody = sharing.public.then_some(EVERYBODY);
+        for reader in sharing.workspaces.iter().map(WorkspaceId::as_str).chain(everybody) {
+            insert(write.conn(), &template.id, reader).await?;
+        }
+        write.commit().await
+    }
+}
+
+async fn insert(conn: &mut AnyConnection, template: &TemplateId, reader: &str) -> Result<()> {
+    sqlx::query("INSERT INTO template_readers (template_id, reader) VALUES ($1, $2) ON CONFLICT DO NOTHING")
+        .bind(template.as_str())
+        .bind(reader)
+        .execute(conn)
+        .await?;
+    Ok(())
+}
