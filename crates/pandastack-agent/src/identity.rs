@@ -1,13 +1,23 @@
 //! The identity that a guest gets before user processes run.
 
-use pandastack_guest_proto::message::{GuestSetup, Identity, Secret};
+use std::time::{Duration, Instant};
+
+use pandastack_guest_proto::client::GuestClient;
+use pandastack_guest_proto::message::{GuestSetup, Identity, IdentityApplied, Secret};
 use pandastack_types::guests::GuestSettings;
 use pandastack_types::{SandboxState, chain};
+use tokio::net::UnixStream;
 
+use crate::error::Result;
+use crate::launch::GUEST_ANSWER_MAX;
 use crate::record::SandboxRecord;
 
 /// Bytes of fresh entropy for each machine.
 const ENTROPY_BYTES: usize = 64;
+/// Longest time between sending the time of day and setting the clock. Beyond it, the clock is set again.
+const CLOCK_DELAY_MAX: Duration = Duration::from_millis(500);
+/// Tries to set the clock in time. On a host that is still loaded after these, it stays late.
+const CLOCK_TRIES_MAX: usize = 3;
 
 /// A fresh identity for a sandbox.
 pub(crate) fn identity(record: &SandboxRecord, guests: &GuestSettings, reset_outbound_tcp: bool) -> Identity {
@@ -69,6 +79,54 @@ pub(crate) fn refresh(record: &SandboxRecord, guests: &GuestSettings) -> Identit
 /// Fresh clock and entropy for a machine that only stood still.
 pub(crate) fn unchanged(record: &SandboxRecord, guests: &GuestSettings) -> Identity {
     Identity { only_stood_still: true, ..refresh(record, guests) }
+}
+
+/// Connects to a guest whose processors run, and gives it its identity, with a clock that is right.
+pub(crate) async fn connect(
+    stream: UnixStream,
+    identity: Identity,
+    record: &SandboxRecord,
+    guests: &GuestSettings,
+) -> Result<(GuestClient, IdentityApplied)> {
+    let sent = Instant::now();
+    let identity = Identity { realtime_ns: realtime_ns(), ..identity };
+    let (guest, applied) = GuestClient::connect_with_identity(stream, identity, GUEST_ANSWER_MAX).await?;
+    settle_clock(&guest, record, guests, clock_delay(sent, &applied)).await;
+    Ok((guest, applied))
+}
+
+/// Longest time by which a guest may have set its clock, sent at `sent`, too late.
+pub(crate) fn clock_delay(sent: Instant, applied: &IdentityApplied) -> Duration {
+    sent.elapsed().saturating_sub(Duration::from_micros(applied.elapsed_us))
+}
+
+/// Sets the clock again of a guest that read the time of day long after it was sent, as on a loaded host.
+/// A clock that stays late is no reason to end the machine.
+pub(crate) async fn settle_clock(
+    guest: &GuestClient,
+    record: &SandboxRecord,
+    guests: &GuestSettings,
+    mut delay: Duration,
+) {
+    for _ in 0..CLOCK_TRIES_MAX {
+        if delay <= CLOCK_DELAY_MAX {
+            return;
+        }
+        let sent = Instant::now();
+        let setting = guest.set_identity(unchanged(record, guests));
+        match tokio::time::timeout(GUEST_ANSWER_MAX, setting).await {
+            Ok(Ok(applied)) => delay = clock_delay(sent, &applied),
+            Ok(Err(error)) => {
+                tracing::warn!(sandbox = %record.spec.id, error = %chain(&error), "cannot correct the clock");
+                return;
+            }
+            Err(_) => {
+                tracing::warn!(sandbox = %record.spec.id, "the guest did not correct its clock in time");
+                return;
+            }
+        }
+    }
+    tracing::warn!(sandbox = %record.spec.id, ?delay, "the guest's clock may be late");
 }
 
 #[cfg(test)]

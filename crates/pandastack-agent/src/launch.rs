@@ -22,7 +22,7 @@ use crate::blocking::blocking;
 use crate::components;
 use crate::error::{AgentError, Result};
 use crate::host_resources::HostResources;
-use crate::identity::{identity, realtime_ns, unchanged};
+use crate::identity::{self, identity, realtime_ns};
 use crate::kernel_files::KernelFiles;
 use crate::machine_resources::{MachineResources, Origin};
 use crate::record::{BootMode, SandboxRecord, write_json, write_json_durably};
@@ -33,8 +33,6 @@ use crate::volume;
 /// Longest time for a guest to answer once its processors run. Allows for emulation and a loaded
 /// host.
 pub(crate) const GUEST_ANSWER_MAX: Duration = Duration::from_secs(60);
-/// Longest time for a guest to set its clock, which is late by as much. Beyond it, the clock is set again.
-const CLOCK_LATE_MAX: Duration = Duration::from_millis(500);
 
 /// Durations of the stages of a launch.
 pub(crate) struct Stages {
@@ -271,25 +269,16 @@ async fn open_gate(
     let opened = async {
         machine.resume().await?;
         if start != Start::Boots {
-            let sent = Instant::now();
-            let identity = Identity { realtime_ns: realtime_ns(), ..identity };
-            let (guest, applied) =
-                GuestClient::connect_with_identity(stream, identity, GUEST_ANSWER_MAX).await?;
-            return Ok((guest, applied, sent));
+            return identity::connect(stream, identity, record, &host.config.guests).await;
         }
         // The guest answers when it has booted, seconds from now: the time of day is read then.
         let guest = GuestClient::connect(stream, GUEST_ANSWER_MAX).await?;
-        let sent = Instant::now();
         let applied = guest.set_identity(Identity { realtime_ns: realtime_ns(), ..identity }).await?;
-        Ok::<_, AgentError>((guest, applied, sent))
+        Ok::<_, AgentError>((guest, applied))
     };
     let (entered, opened) = tokio::join!(entered, opened);
     entered?;
-    let (guest, applied, sent) = opened?;
-    if sent.elapsed() > CLOCK_LATE_MAX {
-        // On a loaded host the guest reads the time of day long after it was sent.
-        guest.set_identity(unchanged(record, &host.config.guests)).await?;
-    }
+    let (guest, applied) = opened?;
     tracing::debug!(sandbox = %record.spec.id, guest_us = applied.elapsed_us, "identity set");
     for warning in &applied.warnings {
         tracing::warn!(sandbox = %record.spec.id, warning, "a step of the identity failed");

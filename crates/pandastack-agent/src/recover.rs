@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures::StreamExt;
-use pandastack_guest_proto::client::GuestClient;
 use pandastack_net::{NetworkPolicy, SlotIndex};
 use pandastack_types::{SandboxId, SandboxState, Transition, chain};
 
@@ -20,8 +19,7 @@ use crate::blocking::blocking;
 use crate::console;
 use crate::error::{AgentError, Result};
 use crate::host::Host;
-use crate::identity::{identity, refresh};
-use crate::launch::GUEST_ANSWER_MAX;
+use crate::identity::{self, identity, refresh};
 use crate::layout::{self, snapshot as names};
 use crate::machine_resources::MachineResources;
 use crate::record::{SandboxRecord, read_json, write_record};
@@ -280,7 +278,7 @@ async fn adopt(host: &Arc<Host>, record: &SandboxRecord) -> Result<RunningMachin
             true => identity(record, &host.config.guests, true),
             false => refresh(record, &host.config.guests),
         };
-        guest = Some(GuestClient::connect_with_identity(stream, identity, GUEST_ANSWER_MAX).await?.0);
+        guest = Some(identity::connect(stream, identity, record, &host.config.guests).await?.0);
     }
     Ok(RunningMachine::new(host, machine, guest, resources))
 }

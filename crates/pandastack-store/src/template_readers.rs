@@ -17,7 +17,8 @@ pub trait TemplateReaderStore: Send + Sync {
         owner: &WorkspaceId,
         name: &str,
     ) -> Result<Option<TemplateRecord>>;
-    /// Templates that other active workspaces share with this one, by workspace and name.
+    /// The first `SHARED_TEMPLATES_LISTED_MAX` templates that other active workspaces share with this one by
+    /// name, by workspace and name. Public ones are not listed: anybody could fill everybody's list.
     async fn shared_templates(&self, reader: &WorkspaceId) -> Result<Vec<TemplateRecord>>;
     /// The workspaces that may use a template besides its own.
     async fn template_sharing(&self, template: &TemplateId) -> Result<TemplateSharing>;

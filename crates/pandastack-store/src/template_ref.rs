@@ -4,9 +4,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+use pandastack_types::{BuildId, Error, ErrorCode, Result, WorkspaceId};
+
 use crate::template_readers::TemplateReaderStore;
 use crate::templates::{BuildRecord, BuildState, LATEST, TemplateRecord, TemplateStore};
-use pandastack_types::{BuildId, Error, ErrorCode, Result, WorkspaceId};
 
 /// Longest template name.
 const NAME_BYTES_MAX: usize = 64;
@@ -142,6 +143,9 @@ impl TemplateRef {
     pub fn no_version(&self) -> Error {
         let name = self.template();
         let message = match &self.version {
+            VersionRef::Tag(tag) if tag == LATEST && self.workspace.is_some() => {
+                format!("template `{name}` has no finished build")
+            }
             VersionRef::Tag(tag) if tag == LATEST => {
                 format!("template `{name}` has no finished build; run `pandastack template build`")
             }

@@ -102,6 +102,7 @@ async fn workspace_template(build: &Build<'_>, from: &str) -> Result<Option<Head
         // A template exists from the start of its first build; until one succeeds, it means nothing.
         return match store.tags(&template.id).await?.is_empty() {
             true => Ok(None),
+            false if reference.workspace.is_some() => Err(reference.no_version().into()),
             false => Err(BuildError::new(format!(
                 "{}. For the image of Docker Hub, write `FROM docker.io/library/{from}`",
                 reference.no_version().message

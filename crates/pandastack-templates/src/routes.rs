@@ -42,7 +42,8 @@ pub fn repeatable(templates: &Arc<Templates>) -> Router {
         .with_state(Arc::clone(templates))
 }
 
-/// List templates: those of the platform, of the workspace, and those that other workspaces share with it.
+/// List templates: those of the platform, of the workspace, and those that other workspaces share with it by
+/// name. Public templates of others are not listed.
 #[utoipa::path(get, path = "/v1/templates", tag = "templates",
     responses((status = 200, body = Vec<Template>)))]
 pub async fn list(State(templates): State<Arc<Templates>>, caller: Caller) -> ApiResult<Json<Vec<Template>>> {
@@ -51,7 +52,7 @@ pub async fn list(State(templates): State<Arc<Templates>>, caller: Caller) -> Ap
         all.push(caller.shown(view::template(&templates, record).await?));
     }
     for record in templates.readers.shared_templates(&caller.workspace).await? {
-        all.push(caller.shown(view::shared_template(&templates, record).await?));
+        all.push(view::shared_template(&templates, record).await?);
     }
     Ok(Json(all))
 }

@@ -62,16 +62,18 @@ pub(crate) async fn version(
     Ok(if owner == *reader { template } else { shared(template, owner) })
 }
 
-/// The current version of a template that another workspace shares.
+/// A template that another workspace shares, for a list: without the settings of its version, which may be
+/// large.
 pub(crate) async fn shared_template(templates: &Templates, record: TemplateRecord) -> Result<Template> {
     let owner = record.workspace.clone();
-    Ok(shared(template(templates, record).await?, owner))
+    Ok(Template { version: None, ..shared(template(templates, record).await?, owner) })
 }
 
-/// A template as another workspace sees it.
+/// A template as another workspace sees it. Its base may be named by a private registry.
 fn shared(template: Template, owner: WorkspaceId) -> Template {
     let name = format!("{owner}/{}", template.name);
-    Template { label: name.clone(), name, sharing: None, shared_by: Some(owner), ..template }
+    let base = String::new();
+    Template { label: name.clone(), name, base, sharing: None, shared_by: Some(owner), ..template }
 }
 
 async fn with_version(

@@ -349,6 +349,8 @@ pub const OUTDATED_LISTED_MAX: usize = 10_000;
 pub const TEMPLATES_PER_WORKSPACE_MAX: u64 = 100;
 /// Workspaces that one template is shared with by name. Beyond it: 400 `bad_request`.
 pub const TEMPLATE_READERS_MAX: usize = 100;
+/// Templates of other workspaces in one list; more are left out.
+pub const SHARED_TEMPLATES_LISTED_MAX: u64 = 200;
 /// Tags of one template. Beyond it: 429 `quota_exceeded`.
 pub const TAGS_PER_TEMPLATE_MAX: u64 = 100;
 /// Untagged versions that a template keeps; older ones are deleted.

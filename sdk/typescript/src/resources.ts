@@ -150,10 +150,10 @@ export class TemplatesAPI {
   }
 
   /**
-   * Replace the workspaces that may use a template, as `WORKSPACE/NAME`. `public` means all of them. With
-   * neither, the template becomes private. Existing sandboxes are kept.
+   * Replace the workspaces that may use a template, as `WORKSPACE/NAME`. `public` shares with all
+   * workspaces. With neither, the template becomes private. Existing sandboxes are kept.
    */
-  async share(name: string, options: ShareTemplateOptions = {}): Promise<TemplateInfo> {
+  async setSharing(name: string, options: ShareTemplateOptions = {}): Promise<TemplateInfo> {
     const path = `/templates/${segment(name, "template name")}/sharing`;
     const body = { public: options.public ?? false, workspaces: options.workspaces ?? [] };
     return templateOf((await this.#transport.send({ ...post(path, body), method: "PUT" })).record());

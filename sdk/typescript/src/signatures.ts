@@ -689,7 +689,7 @@ export const SIGNATURES: Readonly<Record<string, Readonly<Record<string, Signatu
         "options?": { fields: { "tags?": { list: "string" }, "description?": "string" } },
       },
     },
-    share: {
+    setSharing: {
       isAsync: true,
       takes: {
         name: "string",

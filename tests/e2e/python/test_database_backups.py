@@ -6,6 +6,7 @@ import os
 import random
 import re
 import shutil
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
@@ -169,15 +170,17 @@ def archive_down(database_id: str) -> Iterator[None]:
         """A file in the place of the folder, which a write in progress may have created again."""
         folder.touch()
         if folder.is_dir():
-            shutil.copytree(folder, away, dirs_exist_ok=True)
-            shutil.rmtree(folder)
+            subprocess.run(["cp", "-a", f"{folder}/.", str(away)], check=False)
+            shutil.rmtree(folder, ignore_errors=True)
         return folder.is_file()
 
     try:
         wait_for("nothing can be archived", blocked, 30)
         yield
     finally:
-        folder.unlink()
+        if folder.is_dir():
+            shutil.rmtree(folder)
+        folder.unlink(missing_ok=True)
         away.rename(folder)
 
 

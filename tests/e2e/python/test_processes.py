@@ -161,7 +161,7 @@ def read_until(stream: Any, wanted: str, seen: str = "") -> str:
     raise AssertionError(f"{wanted!r} is not in {seen!r}")
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("explained")
 def test_concurrent_terminals_keep_their_own_sizes(own: Sandbox) -> None:
     def session(number: int) -> str:
@@ -180,7 +180,7 @@ def test_concurrent_terminals_keep_their_own_sizes(own: Sandbox) -> None:
         list(pool.map(session, range(3)))
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("explained")
 def test_a_terminal_can_be_reattached(own: Sandbox) -> None:
     terminal = own.start(pty=(24, 80), user="user")
@@ -210,7 +210,7 @@ def socket_of(raw: httpx.Client) -> Any:
         socket.close()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("explained")
 def test_terminal_on_a_websocket(own: Sandbox, socket_of: Any) -> None:
     socket = socket_of(f"/sandboxes/{own.id}/exec/pty?rows=33&cols=99")
@@ -235,7 +235,7 @@ def test_terminal_on_a_websocket(own: Sandbox, socket_of: Any) -> None:
     assert last is not None and last["exit"] == 6 and again.close_code == 1000
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("explained")
 def test_a_raw_terminal_carries_only_bytes_and_hangs_up_on_close(own: Sandbox, socket_of: Any) -> None:
     socket = socket_of(f"/sandboxes/{own.id}/ssh")

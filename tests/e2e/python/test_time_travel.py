@@ -347,8 +347,7 @@ def test_lineage_outlives_the_parent(client: PandaStack) -> None:
 def test_an_idle_sandbox_sleeps_in_memory_and_then_on_disk(client: PandaStack, platform: Platform) -> None:
     with client.sandboxes.create("base", idle_timeout_seconds=2) as own:
         start_counter(own)
-        before = count(own)
-        (machine,) = platform.machine_pids(own.id)
+        before, (machine,) = count(own), platform.machine_pids(own.id)
         wait_until("light sleep", lambda: own.refresh().residency == "memory", 30)
         assert own.status == "hibernated" and platform.machine_pids(own.id) == [machine]
         with own.fork() as child:
@@ -358,6 +357,7 @@ def test_an_idle_sandbox_sleeps_in_memory_and_then_on_disk(client: PandaStack, p
         assert after >= before and platform.machine_pids(own.id) == [machine], "woken in place"
         wait_until("light sleep again", lambda: own.refresh().residency == "memory", 30)
         own.wake()
+        assert own.status == "running"
         wait_until("deep sleep", lambda: own.refresh().residency == "disk", 120)
         assert platform.machine_pids(own.id) == []
         assert count(own) >= after

@@ -51,7 +51,7 @@ def test_a_template_is_shared_with_a_tenant(operator: PandaStack) -> None:
     snapshots = []
     try:
         tenant_key = operator.tokens.create("tenant", role="owner", workspace=name).token
-        with operator.sandboxes.create(template="base", env={"GREETING": "hello"}) as box:
+        with operator.sandboxes.create(template="base", env={"GREETING": "hello"}, network="none") as box:
             box.exec("echo from the owner > /etc/note; (sleep 1000 & echo $! > /run/sleeper)", check=True)
             snapshots.append(box.snapshot().id)
         operator.templates.publish(snapshots[0], template)
@@ -59,17 +59,18 @@ def test_a_template_is_shared_with_a_tenant(operator: PandaStack) -> None:
         with PandaStack(api_key=tenant_key) as tenant:
             with pytest.raises(NotFoundError):
                 tenant.sandboxes.create(template=shared)
-            sharing = operator.templates.share(template, [name]).sharing
+            sharing = operator.templates.set_sharing(template, [name]).sharing
             assert sharing == {"public": False, "workspaces": [name]}
             assert shared in [one.name for one in tenant.templates.list()]
             with tenant.sandboxes.create(template=shared) as copy:
                 told = copy.exec("cat /etc/note; echo $GREETING; kill -0 $(cat /run/sleeper) && echo alive")
                 assert told.stdout.splitlines() == ["from the owner", "hello", "alive"]
+                assert copy.network() == {"egress": "all"}, "the owner's policy is the owner's"
                 copy.exec("echo changed > /etc/note", check=True)
             dockerfile = f"FROM template://{shared}\nENV GREETING=bonjour\nRUN cat /etc/note > /built\n"
             build = tenant.templates.build("own", dockerfile=dockerfile)
             tenant.templates.wait_for_build(build.id)
-            operator.templates.share(template)
+            operator.templates.set_sharing(template)
             with pytest.raises(NotFoundError):
                 tenant.sandboxes.create(template=shared)
             with tenant.sandboxes.create(template="own") as own:

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::driver::{Driver, STARTS_MAX};
 use crate::error::{AgentError, Result};
-use crate::identity::unchanged;
+use crate::identity::{clock_delay, settle_clock, unchanged};
 use crate::launch::GUEST_ANSWER_MAX;
 
 /// Longest time for a guest to freeze its processes and write its file systems out.
@@ -137,7 +137,10 @@ impl Driver {
     async fn thaw_guest(&mut self) -> Result<()> {
         let began = Instant::now();
         let guest = self.guest().await?;
+        let sent = Instant::now();
         let applied = answered(GUEST_ANSWER_MAX, guest.set_identity(self.unchanged_identity())).await?;
+        let (record, guests) = (&self.record, &self.host.config.guests);
+        settle_clock(&guest, record, guests, clock_delay(sent, &applied)).await;
         let (thaw, in_guest) = (began.elapsed(), Duration::from_micros(applied.elapsed_us));
         tracing::debug!(?thaw, ?in_guest, "the guest is thawed");
         Ok(())

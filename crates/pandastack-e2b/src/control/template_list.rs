@@ -140,7 +140,7 @@ pub(super) async fn delete(
     Authenticated(caller): Authenticated,
     PathParam(name): PathParam,
 ) -> RestResult<StatusCode> {
-    let wanted = template_name(&name);
+    let wanted = own_name(&name)?;
     match find(&caller, &wanted).await? {
         Some(template) => caller.call(Method::DELETE, &paths::template(&template.name), None::<&()>).await?,
         None => snapshots::delete(&caller, &name).await?,
@@ -168,6 +168,14 @@ struct Update {
     public: Option<bool>,
 }
 
+/// The name of a template that is to be changed. One with a namespace may be of another workspace.
+fn own_name(given: &str) -> RestResult<String> {
+    match given.contains('/') {
+        true => Err(not_found(given)),
+        false => Ok(template_name(given)),
+    }
+}
+
 /// Share a template with all workspaces of the installation, or stop that.
 pub(super) async fn update(
     Authenticated(caller): Authenticated,
@@ -175,7 +183,7 @@ pub(super) async fn update(
     body: Body,
 ) -> RestResult<Json<Value>> {
     let wanted: Update = read_json(body).await?;
-    let name = template_name(&name);
+    let name = own_name(&name)?;
     let template: Template = caller.get(&paths::template(&name)).await?;
     let mut sharing = template.sharing.ok_or_else(|| not_found(&name))?;
     if let Some(public) = wanted.public {

@@ -8,7 +8,7 @@ use crate::error::{NetError, Result};
 use crate::listening_ports::ListeningPorts;
 
 /// Longest time for a predecessor's sockets to close; nothing notifies of that.
-const PREFERRED_PATIENCE: Duration = Duration::from_secs(3);
+const PREFERRED_PATIENCE: Duration = Duration::from_secs(1);
 const PREFERRED_PAUSE: Duration = Duration::from_millis(10);
 
 /// Listening sockets, bound in the host's namespace.

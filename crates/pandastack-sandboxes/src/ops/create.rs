@@ -10,7 +10,9 @@ use pandastack_store::record::after_seconds;
 use pandastack_store::{Change, IdempotencyKey, SandboxRecord, SandboxSpecRecord, SnapshotRecord};
 use pandastack_types::agent_api::{AgentCreate, MachineSize, SandboxSpec, Source, VolumeSpec, endpoints};
 use pandastack_types::api::{AttachedVolume, CreateSandbox, RequiredIsolation, Template};
-use pandastack_types::{Error, Owner, Result, SandboxId, SandboxState, Transition, WorkspaceId, chain};
+use pandastack_types::{
+    Error, ErrorCode, Owner, Result, SandboxId, SandboxState, Transition, WorkspaceId, chain,
+};
 use tokio::time::Instant;
 
 use super::{MAKE_WAIT, options_for, remove_machine};
@@ -311,9 +313,21 @@ async fn plan_from_version(
     version: super::template::Version,
 ) -> Result<Plan> {
     let super::template::Version { name, owner, snapshot, config, published } = version;
-    let snapshot = super::snapshot::find(sandboxes, &owner, &snapshot).await?;
-    if owner != workspace && !snapshot.spec.volumes.is_empty() {
-        return Err(Error::internal(format!("shared template `{name}` has volumes")));
+    let is_foreign = owner != workspace;
+    let snapshot = match super::snapshot::find(sandboxes, &owner, &snapshot).await {
+        // Deleted since it was found. Its id is its owner's affair.
+        Err(error) if is_foreign && error.code == ErrorCode::NotFound => {
+            return Err(Error::not_found("template", &name));
+        }
+        found => found?,
+    };
+    if is_foreign && !snapshot.spec.volumes.is_empty() {
+        let message = format!("template `{name}` has volumes, which other workspaces cannot use");
+        return Err(Error::conflict(message));
+    }
+    if is_foreign {
+        // The owner's policy names the owner's networks.
+        request.network.get_or_insert_default();
     }
     request.template = None;
     // The template service's own snapshots are not sealed to its users.

@@ -1,11 +1,11 @@
 //! Templates that workspaces made: each version is a snapshot with the configuration of its image.
 
+use pandastack_store::template_ref::TemplateRef;
 use pandastack_store::templates::BuildSpec;
 use pandastack_types::api::{CreateSandbox, ImageConfig};
 use pandastack_types::{Error, Result, SnapshotId, WorkspaceId};
 
 use crate::Sandboxes;
-use pandastack_store::template_ref::TemplateRef;
 
 /// The version of a template that a create starts from.
 pub(super) struct Version {
@@ -40,7 +40,10 @@ pub(super) async fn find(
         return if is_name { Ok(None) } else { Err(unknown()) };
     };
     let build = reference.version(store, &template).await?.ok_or_else(|| reference.no_version())?;
-    let name = reference.template().to_string();
+    let name = match template.workspace == *workspace {
+        true => template.name,
+        false => reference.template().to_string(),
+    };
     check_request(request, &name, &build.spec)?;
     let published = build.spec.published;
     let Some(snapshot) = build.spec.snapshot else {

@@ -2,11 +2,12 @@
 
 use async_trait::async_trait;
 use pandastack_types::api::TemplateSharing;
+use pandastack_types::limits::SHARED_TEMPLATES_LISTED_MAX;
 use pandastack_types::{TemplateId, WorkspaceId};
 use sqlx::AnyConnection;
 
 use super::SqlStore;
-use super::rows::{id, records};
+use super::rows::{id, records, signed};
 use super::templates::TemplateRow;
 use crate::template_readers::TemplateReaderStore;
 use crate::templates::TemplateRecord;
@@ -15,12 +16,9 @@ use crate::{Durability, Result, StoreError};
 /// The reader that means all workspaces. No workspace has this name.
 const EVERYBODY: &str = "*";
 
-/// Templates with their workspaces, of those that may be used.
-const OF_ACTIVE: &str = "SELECT templates.* FROM templates \
-     JOIN workspaces ON workspaces.id = templates.workspace_id AND workspaces.state = 'active'";
-/// Condition: one of the readers is `$1` or everybody.
-const IS_SHARED: &str = "EXISTS (SELECT 1 FROM template_readers \
-     WHERE template_readers.template_id = templates.id AND template_readers.reader IN ($1, '*'))";
+/// Templates with their workspaces, as `workspaces.state`.
+const WITH_OWNERS: &str = "SELECT templates.* FROM templates \
+     JOIN workspaces ON workspaces.id = templates.workspace_id";
 
 #[async_trait]
 impl TemplateReaderStore for SqlStore {
@@ -31,13 +29,16 @@ impl TemplateReaderStore for SqlStore {
         name: &str,
     ) -> Result<Option<TemplateRecord>> {
         let statement = format!(
-            "{OF_ACTIVE} WHERE templates.workspace_id = $2 AND templates.name = $3 \
-             AND (templates.workspace_id = $1 OR {IS_SHARED})"
+            "{WITH_OWNERS} WHERE templates.workspace_id = $2 AND templates.name = $3 \
+             AND (templates.workspace_id = $1 OR (workspaces.state = 'active' AND EXISTS \
+             (SELECT 1 FROM template_readers WHERE template_readers.template_id = templates.id \
+             AND template_readers.reader IN ($1, $4))))"
         );
         let row: Option<TemplateRow> = sqlx::query_as(sqlx::AssertSqlSafe(statement))
             .bind(reader.as_str())
             .bind(owner.as_str())
             .bind(name)
+            .bind(EVERYBODY)
             .fetch_optional(&self.readers)
             .await?;
         row.map(TemplateRecord::try_from).transpose()
@@ -45,11 +46,13 @@ impl TemplateReaderStore for SqlStore {
 
     async fn shared_templates(&self, reader: &WorkspaceId) -> Result<Vec<TemplateRecord>> {
         let statement = format!(
-            "{OF_ACTIVE} WHERE templates.workspace_id <> $1 AND {IS_SHARED} \
-             ORDER BY templates.workspace_id, templates.name"
+            "{WITH_OWNERS} JOIN template_readers ON template_readers.template_id = templates.id \
+             WHERE template_readers.reader = $1 AND templates.workspace_id <> $1 \
+             AND workspaces.state = 'active' ORDER BY templates.workspace_id, templates.name LIMIT $2"
         );
         let rows: Vec<TemplateRow> = sqlx::query_as(sqlx::AssertSqlSafe(statement))
             .bind(reader.as_str())
+            .bind(signed(SHARED_TEMPLATES_LISTED_MAX))
             .fetch_all(&self.readers)
             .await?;
         records(rows)

@@ -114,9 +114,12 @@ pub(super) async fn templates_are_shared_with_other_workspaces(store: &dyn Store
     store.set_template_sharing(&mine, &with_all).await.unwrap();
     assert_eq!(store.template_sharing(&mine.id).await.unwrap(), with_all);
     assert_eq!((readable(&club).await, readable(&default).await), (true, true));
+    assert!(store.shared_templates(&club).await.unwrap().is_empty(), "what is public is not listed");
 
     store.move_workspace(&shop, &WorkspaceMove::Suspend(None), now()).await.unwrap();
-    assert!(!readable(&club).await && store.shared_templates(&club).await.unwrap().is_empty());
+    assert_eq!((readable(&club).await, readable(&shop).await), (false, true), "its own stay its own");
+    store.set_template_sharing(&mine, &with_club).await.unwrap();
+    assert!(store.shared_templates(&club).await.unwrap().is_empty());
     store.move_workspace(&shop, &WorkspaceMove::Resume, now()).await.unwrap();
     assert!(readable(&club).await);
 

@@ -35,7 +35,7 @@ pub struct StartBuild {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub registries: Vec<RegistryCredentials>,
     /// Registries to reach over HTTP instead of HTTPS, such as `registry.local:5000`. Credentials for them
-    /// and their images can be read on the way, but images cannot be changed under a digest.
+    /// and their images can be read in transit, but images cannot be changed under a digest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub plain_http: Vec<String>,
     /// Secrets for `RUN --mount=type=secret`. They are kept sealed until the build ends, and are in no layer.

@@ -59,7 +59,8 @@ pub fn readers(template: &Template) -> Option<String> {
     let sharing = template.sharing.as_ref()?;
     let names = sharing.workspaces.iter().map(WorkspaceId::as_str).collect::<Vec<_>>().join(", ");
     Some(match (sharing.public, names.is_empty()) {
-        (true, _) => "shared with all workspaces".to_owned(),
+        (true, true) => "shared with all workspaces".to_owned(),
+        (true, false) => format!("shared with all workspaces, and by name with {names}"),
         (false, true) => "private".to_owned(),
         (false, false) => format!("shared with {names}"),
     })

@@ -154,11 +154,13 @@ class AsyncTemplatesAPI:
         body = _wire.given(snapshot_id=snapshot_id, name=name, tags=list(tags) or None, description=description)
         return TemplateBuild.from_dict((await self._transport.send(_wire.post("/templates/publish", body))).record())
 
-    async def share(self, name: str, workspaces: Sequence[str] = (), *, public: bool = False) -> Template:
+    async def set_sharing(
+        self, name: str, workspaces: Sequence[str] = (), *, public: bool = False
+    ) -> Template:
         """Replace the workspaces that may use a template, as ``WORKSPACE/NAME``.
 
-        ``public`` means all of them. Without arguments, the template becomes private. Existing sandboxes
-        are kept.
+        ``public`` shares with all workspaces. Without arguments, the template becomes private. Existing
+        sandboxes are kept.
         """
         path = f"/templates/{segment(name, 'template name')}/sharing"
         call = _wire.post(path, {"public": public, "workspaces": list(workspaces)}, method="PUT")
