@@ -2,8 +2,8 @@
 //!
 //! Guests decide how much they write, and callers how fast they read. Every byte beyond the first few of
 //! a call therefore counts against its sandbox, its workspace and the host, until it is sent or dropped.
-//! A call that finds a budget used up is refused before anything happens in the guest. A call that uses
-//! one up while it runs keeps what it has, and its answer says that it is truncated.
+//! A call is refused before anything happens in the guest if a budget is already used up. If the call
+//! itself uses one up, it keeps the bytes that it has, and its answer says that it is truncated.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -76,7 +76,7 @@ pub(crate) fn refresh(record: &SandboxRecord, guests: &GuestSettings) -> Identit
     }
 }
 
-/// Fresh clock and entropy for a machine that only stood still.
+/// Identity with a fresh clock and entropy, for a machine that was only paused.
 pub(crate) fn unchanged(record: &SandboxRecord, guests: &GuestSettings) -> Identity {
     Identity { only_stood_still: true, ..refresh(record, guests) }
 }

@@ -1,10 +1,10 @@
-//! Who pays when the host's memory runs short.
+//! Memory pressure: choice of the machines that go to sleep when the host's memory runs short.
 //!
 //! Machines may write more memory than they were promised. Each workspace's share is the host's
 //! memory divided by the number of workspaces that have machines awake here. When memory runs
 //! short, machines of workspaces beyond their share go to sleep on disk first: those asleep in
-//! memory, then idle ones. Machines of the others only give up the memory that they sleep in.
-//! Should the kernel have to kill, it finds a machine of the workspace that uses most.
+//! memory, then idle ones. Of the other workspaces, only machines asleep in memory move to disk.
+//! If the kernel has to kill, it starts with machines of the workspace that uses the most memory.
 
 use std::collections::HashMap;
 use std::fs;
@@ -22,9 +22,9 @@ use crate::sandbox::handle::SandboxHandle;
 
 /// Interval between checks of the free memory; no event reports a change.
 const LOOK: Duration = Duration::from_secs(1);
-/// Available memory below which machines are put to sleep, at least.
+/// Lowest threshold of available memory below which machines are put to sleep.
 const SHORT_MB_MIN: u64 = 768;
-/// The same as a fraction of the host's memory (one part in this many).
+/// The threshold as a fraction of the host's memory (one part in this many), if that is more.
 const SHORT_PART: u64 = 16;
 /// Machines that go to sleep at the same time.
 const RELIEF_AT_ONCE: usize = 4;
@@ -32,7 +32,7 @@ const RELIEF_AT_ONCE: usize = 4;
 const RELIEF_MAX: Duration = Duration::from_secs(30);
 /// Rank of a machine for the kernel's out-of-memory killer, as engines set it.
 const RANK: &str = "300";
-/// Rank of machines of the workspace that uses most.
+/// Rank of machines of the workspace that uses the most memory.
 const RANK_FIRST: &str = "900";
 
 /// A machine that holds memory.
@@ -50,7 +50,7 @@ struct Holder<T> {
 struct Plan<T> {
     /// Machines to put to sleep, in this order.
     relieve: Vec<T>,
-    /// The workspace that uses most, if it is beyond its share and not alone.
+    /// The workspace that uses the most memory, if it is beyond its share and not alone.
     guilty: Option<Option<WorkspaceId>>,
 }
 

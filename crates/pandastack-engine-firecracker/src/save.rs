@@ -8,7 +8,7 @@
 //! |---|---|
 //! | the last save, or the base if there was none | diff |
 //! | anything else, machine was loaded | diff, then the process's private pages that it lacks |
-//! | anything else, machine was booted | full: anonymous memory cannot be told from a base |
+//! | anything else, machine was booted | full: anonymous memory cannot be distinguished from a base |
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};

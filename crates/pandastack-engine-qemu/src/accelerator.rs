@@ -5,7 +5,7 @@ use pandastack_engine::Isolation;
 /// A way to execute guest code, with everything that snapshots are bound to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Accelerator {
-    /// Label users see.
+    /// Label that users see.
     pub(crate) name: &'static str,
     /// Isolation label.
     pub(crate) isolation: Isolation,
@@ -15,7 +15,7 @@ pub(crate) struct Accelerator {
     pub(crate) option: &'static str,
     /// `-cpu`.
     pub(crate) processor: &'static str,
-    /// Kernel arguments that only this way needs.
+    /// Kernel arguments that only this accelerator needs.
     pub(crate) kernel_args: &'static str,
     /// Whether guests see the host's processor, so that snapshots are also bound to its model.
     pub(crate) host_processor: bool,

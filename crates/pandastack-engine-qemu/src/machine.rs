@@ -42,8 +42,8 @@ pub(crate) struct QemuMachine {
     pub(crate) qmp: Qmp,
     /// Held by operations that change or depend on the run state.
     turn: AsyncMutex<()>,
-    /// Held while the process is copied. A process killed between the copy and its answer would leave a copy
-    /// that nobody knows.
+    /// Held while the process is copied. A process killed between the copy and its answer would leave an
+    /// untracked copy.
     copying: AsyncMutex<()>,
     /// Whether the machine is known to be paused: only this handle resumes it, so no query is
     /// needed.

@@ -1,7 +1,8 @@
 //! The emulator's migration machinery, which saves and loads device state.
 //!
-//! States pass through pipes both ways. The end of a pipe says that the emulator is done with a state, where a file would stay
-//! open in it for an unknown while; and newer emulators want to open files themselves, which a locked-in one cannot.
+//! States pass through pipes both ways, not through files. The end of a pipe shows that the emulator is done
+//! with a state; it would keep a file open for an unknown time. Newer emulators also want to open files
+//! themselves, which a confined one cannot.
 
 use std::os::fd::OwnedFd;
 

@@ -1,7 +1,7 @@
 //! Starting an emulator process: detached, in empty namespaces, with exactly the descriptors it needs.
 //!
-//! It starts as root with three capabilities left, which is what the preloaded library needs to lock it in, or to give
-//! forks of a zygote users of their own; it takes no input from a guest before that.
+//! The process starts as root with three capabilities left. The preloaded library needs them to confine the
+//! process, or to give each fork of a zygote its own user. Until then, it reads no input of a guest.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -42,7 +42,7 @@ pub(crate) struct Launch<'a> {
 }
 
 impl Launch<'_> {
-    /// Starts the process and returns a descriptor of it. The descriptors of the machine are its alone then.
+    /// Starts the process and returns a pidfd. From then on, only the process has the machine's descriptors.
     pub(crate) fn start(self) -> Result<OwnedFd> {
         let failed = |action| EngineError::io(action, &self.host.binary);
         let output = self.endpoints.log.try_clone().map_err(failed("open the log of"))?;

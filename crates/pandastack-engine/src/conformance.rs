@@ -1,8 +1,9 @@
 //! The suite that every engine passes.
 //!
-//! It drives real machines through the [`Engine`] trait alone. A [`Fixture`] supplies what only an engine's own tests
-//! know: files to boot from, clones of disks and memory, and a guest program that keeps one number in memory and one on
-//! disk. Run it from an integration test and let [`Summary::assert_passed`] decide.
+//! The suite drives real machines through the [`Engine`] trait alone. A [`Fixture`] supplies what only an
+//! engine's own tests know: files to boot from, clones of disks and memory, and a guest program that keeps
+//! one number in memory and one on disk. Run the suite from an integration test and let
+//! [`Summary::assert_passed`] decide.
 
 mod fork_cases;
 

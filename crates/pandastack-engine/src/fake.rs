@@ -1,8 +1,8 @@
 //! A fake engine without machines, for logic tests of the code above engines.
 //!
-//! It keeps every promise of the [`Engine`] and [`Machine`] traits and passes the conformance suite, but a machine is
-//! a few values in this process: a byte vector for memory, the real disk file of its [`MachineFiles`], and a guest that is a
-//! function of the test. Deterministic: no clock, no process, no randomness. Any call can be told to fail.
+//! The engine keeps every promise of [`Engine`] and [`Machine`] and passes the conformance suite. A machine
+//! is a few values: a byte vector for memory, the disk file of its [`MachineFiles`], and a guest that is a
+//! function of the test. There is no clock, no process and no randomness. Any call can be made to fail.
 //!
 //! Invariants: guest code makes no step while its machine is paused, and machines live until they
 //! are killed or [crash](FakeEngine::crash), regardless of open handles. Adoption works within one

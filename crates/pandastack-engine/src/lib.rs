@@ -349,7 +349,7 @@ impl Pause {
     }
 }
 
-/// The rest of a [`Pause`].
+/// The part of a [`Pause`] after its begin.
 #[derive(Debug)]
 pub struct PauseInProgress {
     copied: oneshot::Receiver<()>,
@@ -395,8 +395,8 @@ pub trait Machine: Send + Sync + 'static {
     /// peers resynchronise on every new stream.
     async fn connect_guest(&self) -> Result<UnixStream>;
 
-    /// Writes a paused machine down. It stays paused and usable. Nothing is synced to storage: that would lengthen the
-    /// pause, and the caller knows whether the files must survive a power failure.
+    /// Saves a paused machine, which stays paused and usable. Nothing is synced to storage: that would
+    /// lengthen the pause, and the caller knows whether the files must survive a power failure.
     async fn save(&self, target: SaveTarget) -> Result<SaveStats>;
 
     /// Copies a paused machine into one paused child per place. Each place has the file of its disk; what it holds is a clone

@@ -1,18 +1,18 @@
 //! The program that runs as PID 1 inside every machine.
 //!
-//! It is `/init` of the initramfs: loads drivers, mounts the root disk, moves into it, configures the
-//! network, and then serves the host over a virtio port for the rest of the machine's life: processes, files,
-//! the identity gate. It is frozen into snapshots for years, so it is small, static, and speaks a versioned
-//! protocol (`pandastack-guest-proto`).
+//! The program is `/init` of the initramfs. It loads drivers, mounts the root disk, moves into it, and
+//! configures the network. For the rest of the machine's life it serves the host over a virtio port:
+//! processes, files, the identity gate. It is frozen into snapshots for years, so it is small, static, and
+//! speaks a versioned protocol (`pandastack-guest-proto`).
 //!
 //! Invariant: nothing that arrives over the channel, from the disk or from a process makes it panic
 //! or block; as PID 1 it cannot be restarted.
 //!
-//! With `--serve SOCKET` it runs as an ordinary process on a unix socket instead, without touching the
-//! machine around it: that is how its tests run. With `function` it is the runtime of a function's handler.
+//! With `--serve SOCKET` the program runs as an ordinary process on a unix socket instead, without touching
+//! the machine around it: its tests run it so. With `function` it is the runtime of a function's handler.
 //!
-//! System calls go through `nix`. `libc` is for what that does not have (`clone3`, pidfds, interfaces and
-//! routes by `ioctl`), and for what runs between a clone and its `exec`, where nothing may allocate.
+//! System calls go through `nix`. `libc` is for calls that `nix` does not have (`clone3`, pidfds, interfaces
+//! and routes by `ioctl`), and for code between a clone and its `exec`, where nothing may allocate.
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

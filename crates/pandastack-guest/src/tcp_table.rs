@@ -8,7 +8,7 @@ pub(crate) enum SocketState {
     Listen,
     /// Connected, connecting, or closing with a peer that may still answer.
     Active,
-    /// Only remembered.
+    /// Neither listening nor active; the kernel only remembers it.
     Done,
 }
 

@@ -1,7 +1,7 @@
 //! Links, addresses, neighbours and routes of a slot, by route netlink.
 //!
-//! Neighbours are written down instead of asked for: nothing waits for ARP on a first packet, a guest cannot poison
-//! them, and permanent entries do not count against the host's neighbour table limit, which 16,384 slots would burst.
+//! Neighbour entries are permanent: no first packet waits for ARP, a guest cannot poison them, and they do
+//! not count against the limit of the host's neighbour table, which 16,384 slots would exceed.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};

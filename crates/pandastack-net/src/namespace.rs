@@ -41,7 +41,7 @@ impl NetNs {
         Ok(NetNs(file))
     }
 
-    /// Moves the calling thread in, for good.
+    /// Moves the calling thread into the namespace permanently.
     pub(crate) fn enter(&self) -> Result<()> {
         setns(self.0.as_fd(), CloneFlags::CLONE_NEWNET)
             .map_err(NetError::io("entering network namespace", OWN_NAMESPACE))

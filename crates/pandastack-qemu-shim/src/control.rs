@@ -1,7 +1,7 @@
 //! The control thread: one request per connection, executed and answered.
 //!
-//! It is the only thread of ours. While it parks the others it must not block on anything of theirs, so all its memory
-//! is static.
+//! This is the only thread that the library starts. While it parks the emulator's threads, it must not
+//! block on anything that they hold, so all its memory is static.
 
 use core::ffi::c_void;
 

@@ -1,7 +1,8 @@
 //! Children of a fork, from the end of their parent's pause until they are usable.
 //!
-//! They come up beside their parent's driver. Must hold: what ends the parent's machine waits for them first
-//! ([`super::driver::Driver::alone`]), because forks begin in its control group, and copies are read from its directory.
+//! Children start up beside their parent's driver. Must hold: an operation that ends the parent's machine
+//! waits for them first ([`super::driver::Driver::alone`]), because forks begin in the machine's control
+//! group, and copies are read from its directory.
 
 use std::path::PathBuf;
 use std::sync::Arc;

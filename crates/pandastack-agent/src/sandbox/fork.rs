@@ -141,8 +141,8 @@ impl Driver {
         }
     }
 
-    /// Waits until nothing beside the driver needs the machine, its control group or its directory: what ends the machine does
-    /// so first.
+    /// Waits until nothing beside the driver needs the machine, its control group or its directory.
+    /// Operations that end the machine call this first.
     pub(super) async fn alone(&mut self) {
         self.written().await;
         self.children_up().await;

@@ -4,7 +4,7 @@
 //! impossible pairs (fork while deleting, wake while snapshotting) cannot happen. A hundred
 //! requests to a sleeping sandbox wake it once: the first one wakes it, the others find it awake. Using the
 //! guest does not occupy the driver: a [`handle::GuestLease`] is a handle to the guest that works beside
-//! it. So do what a snapshot writes and the children of a fork, once the pause is over.
+//! it. Once the pause is over, writes of a snapshot and children of a fork also proceed beside the driver.
 //!
 //! ```text
 //!   http handlers --Command--> queue --> driver --watch--> view (state, usage)

@@ -1,8 +1,13 @@
 //! Rollback: a sandbox returns to one of its own snapshots and stays the same sandbox.
 //!
-//! It is a sleep on the snapshot followed by a wake, so that the same order of writes protects it: the snapshot's files are
-//! linked into the sleep directory, the record says that the sandbox sleeps there, the old machine ends, the new one
-//! starts. A crash before the record leaves the sandbox as it was, one after it leaves it asleep in the state asked for.
+//! A rollback is a sleep on the snapshot followed by a wake, so the same order of writes protects it:
+//! 1. The snapshot's files are linked into the sleep directory.
+//! 2. The record says that the sandbox sleeps there.
+//! 3. The old machine ends.
+//! 4. The new machine starts.
+//!
+//! A crash before step 2 leaves the sandbox as it was. A later crash leaves it asleep in the state of the
+//! snapshot.
 
 use pandastack_fault as fault;
 use pandastack_types::SnapshotId;

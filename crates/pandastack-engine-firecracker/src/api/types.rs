@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct Instance {
     /// Given on the command line.
     pub id: String,
-    /// Whether the machine was started, and whether it runs.
+    /// State of the machine.
     pub state: InstanceState,
     /// Version of the program.
     pub vmm_version: String,

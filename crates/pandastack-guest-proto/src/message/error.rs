@@ -22,7 +22,7 @@ pub enum ErrorCode {
     NoSpace,
     /// The request makes no sense.
     Invalid,
-    /// Too many processes or calls at once.
+    /// Too many processes, calls, watches or open files at once.
     TooMany,
     /// User processes are frozen: thaw or set the identity first.
     Frozen,

@@ -29,7 +29,7 @@ const ENVIRONMENT_FILE_BYTES_MAX: u64 = 64 * 1024;
 /// Inputs of a spawn besides the request, copied so that the worker shares nothing.
 #[derive(Clone, Debug)]
 pub(crate) struct SpawnContext {
-    /// When the request arrived.
+    /// Time at which the request arrived.
     pub(crate) asked: Instant,
     /// Root directory in which `/etc` is looked up.
     pub(crate) root: PathBuf,
@@ -48,7 +48,7 @@ pub(crate) struct SpawnContext {
 /// A started process and the guest program's ends of its pipes.
 #[derive(Debug)]
 pub(crate) struct SpawnedChild {
-    /// When it was requested: its duration and its timeout count from here.
+    /// Time of the request: the duration and the timeout count from here.
     pub(crate) asked: Instant,
     pub(crate) pid: i32,
     pub(crate) cgroup: Option<ProcessCgroup>,

@@ -1,9 +1,9 @@
 //! The proxy of one slot: web connections pass if their host name is allowed.
 //!
-//! It listens inside the slot's namespace, where the rules redirect connections to it, and connects from
-//! there to where the guest wanted to go, so the host's rules hold for it as for the guest. The slot's rule
-//! for what passes on the way out does not: what the guest may reach by address is asked here, too, and again
-//! when the policy changes.
+//! The proxy listens inside the slot's namespace, where the rules redirect connections to it. It connects
+//! from there to the guest's original destination, so the host's rules apply to it as to the guest. The
+//! slot's rule for outgoing packets does not, so the proxy also checks whether the guest may reach the
+//! address, and again when the policy changes.
 //!
 //! Only the name in a TLS hello or in a connection's first HTTP request is read; later bytes pass
 //! unread. A server of an allowed name at a shared address can also serve another name there; that

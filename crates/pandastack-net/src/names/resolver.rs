@@ -1,6 +1,6 @@
 //! The resolver of guests: a DNS forwarder that knows the slot of each query.
 //!
-//! It inspects the question and, under a policy by name, the addresses in the answer; everything
+//! The resolver inspects the question and, under a policy by name, the addresses in the answer; everything
 //! else passes unchanged. A name that is not allowed does not exist for the guest, and its query is
 //! not forwarded: queries could carry data out.
 //!
