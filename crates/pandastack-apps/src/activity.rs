@@ -12,13 +12,13 @@ use tokio_util::sync::CancellationToken;
 /// State that the parts of this service share while the process runs. Nothing in it is needed after
 /// a restart.
 pub(crate) struct Activity {
-    /// There may be something to deploy.
+    /// Notified when there may be something to deploy.
     pub(crate) work: Notify,
     /// Signals that the polling interval of a repository changed.
     pub(crate) polls: Notify,
     /// Notified when a deployment's log has new lines.
     pub(crate) logs: LogNews<DeploymentId>,
-    /// Grows with every change of a deployment's state.
+    /// Incremented with every change of a deployment's state.
     news: watch::Sender<u64>,
     shared: Mutex<Shared>,
 }

@@ -342,7 +342,7 @@ fn is_node(major: u32) -> String {
     format!("[ \"$(node -p 'process.versions.node.split(`.`)[0]')\" = {major} ]")
 }
 
-/// Installs, after the Node that is asked for unless the template has it.
+/// Command that installs the requested Node, unless the template has it, and then the dependencies.
 fn with_node(install: Option<&str>, major: Option<u32>) -> Option<String> {
     let node = major.map(|major| format!("{{ {} || mise use --global node@{major}; }}", is_node(major)));
     match (node, install) {

@@ -122,7 +122,7 @@ pub(crate) fn apply(spec: &mut AppSpec, settings: AppSettings) -> Result<()> {
     Ok(())
 }
 
-/// A path that is asked whether an app is well.
+/// Checks the path of an app's health check.
 pub(crate) fn health_path(path: &str) -> Result<()> {
     let is_path = path.starts_with('/') && path.parse::<http::uri::PathAndQuery>().is_ok();
     if !is_path || path.len() > APP_TEXT_BYTES_MAX {

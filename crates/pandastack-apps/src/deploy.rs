@@ -6,8 +6,8 @@
 //!   live: one transaction, then edges ask again, then the old version is left to fall asleep
 //! ```
 //!
-//! A step that is given up (stopped, failed, or the server ends) needs no undoing of its own: what it made is found and
-//! deleted by [`crate::prune`], because nothing refers to it.
+//! A step that does not complete (stopped, failed, or the server ends) needs no undoing of its own:
+//! [`crate::prune`] finds and deletes whatever it created, because nothing refers to it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -231,7 +231,7 @@ impl Deploy {
     }
 }
 
-/// A deployment that ends now, unless it did before: what stands there then is true.
+/// The record of a deployment that ends now; `None` if it ended before, because its record is then right.
 fn ended(stored: DeploymentRecord, status: DeploymentStatus, error: &str) -> Option<DeploymentRecord> {
     let mut ended = Some(stored).filter(|stored| stored.status.is_in_progress())?;
     (ended.status, ended.updated_at, ended.finished_at) = (status, now(), Some(now()));

@@ -139,7 +139,7 @@ async fn note_and_take(
     take(apps, record, event, headers).await
 }
 
-/// Carries out what a delivery says.
+/// Carries out the event of a delivery.
 async fn take(
     apps: &Arc<Apps>,
     record: &AppRecord,

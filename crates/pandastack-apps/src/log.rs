@@ -1,4 +1,4 @@
-//! The log of a deployment. Past [`DEPLOY_LOG_LINES_MAX`] lines only what the platform itself says is kept.
+//! The log of a deployment. Beyond [`DEPLOY_LOG_LINES_MAX`] lines, only the platform's own lines are kept.
 
 use std::sync::Arc;
 

@@ -42,7 +42,7 @@ use crate::{removal, view};
 /// Trigger of a preview's deployment.
 const TRIGGER: &str = "pull_request";
 
-/// Carries out what a delivery says of a pull request.
+/// Carries out the event of a pull request.
 pub(crate) async fn take(
     apps: &Arc<Apps>,
     app: &AppRecord,

@@ -1,8 +1,8 @@
 //! Computes which machines and snapshots an app needs; the others are deleted.
 //!
-//! Takes nothing but the record: safe to repeat, and the only place that deletes what a deployment made. It runs when no
-//! deployment of the app is between making something and writing it down: at the end of each, and at start. Machines of an app that is
-//! being given a source are left until that is over.
+//! The computation uses only the record, so it is safe to repeat. No other code deletes machines and
+//! snapshots of deployments. It runs when no deployment of the app is between creating one and recording it:
+//! at the end of each deployment, and at start. While an app receives a source, its machines are kept.
 
 use std::collections::HashSet;
 use std::sync::Arc;

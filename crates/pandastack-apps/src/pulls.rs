@@ -126,7 +126,7 @@ struct MergeRequest {
     source_project_id: Option<u64>,
     target_project_id: Option<u64>,
     last_commit: Option<LastCommit>,
-    /// There when an update brought commits.
+    /// Set if an update added commits.
     oldrev: Option<String>,
 }
 

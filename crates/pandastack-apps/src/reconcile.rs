@@ -155,7 +155,8 @@ async fn left_now(apps: &Apps, app: &AppId, id: &SandboxId) -> Result<Option<(Ap
     Ok(since.map(|since| (record, since)))
 }
 
-/// When the version that a machine is of was replaced. `None` if it serves, if something in progress has it, or if it never served.
+/// Time at which a machine's version was replaced. `None` if the version serves, belongs to a deployment in
+/// progress, or never served.
 fn left_since(app: &AppRecord, all: &[DeploymentRecord], id: &SandboxId) -> Option<Timestamp> {
     let mut holders = all.iter().filter(|one| one.spec.machines().any(|machine| machine == id));
     let is_wanted =
@@ -191,7 +192,7 @@ fn has_failed(newest: &DeploymentRecord, trigger: &str) -> bool {
     newest.status == DeploymentStatus::Failed && newest.spec.trigger == trigger
 }
 
-/// When what failed is retried.
+/// Time at which a failed deployment is retried.
 fn next_try(failed: &DeploymentRecord) -> Timestamp {
     let pause = RETRY_SECONDS_MIN << failed.spec.retries.min(16);
     let pause = SignedDuration::from_secs(pause.min(RETRY_SECONDS_MAX));

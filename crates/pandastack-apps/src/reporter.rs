@@ -1,10 +1,12 @@
 //! Reports deployments to Git hosts: `pending` at the start, and the result at the end.
 //!
-//! Takes no input: deployments whose state was not told are found in the store, so a restart of the server forgets none.
-//! A status may then arrive twice, which changes nothing.
+//! Takes no input: it finds deployments with an unreported state in the store, so a restart of the server
+//! forgets none. A status may then arrive twice, which changes nothing.
 //!
-//! Must hold: no deployment waits for this or fails by it; a host that does not respond is tried [`TRIES_MAX`] times, one
-//! that refuses once; requests go nowhere that the webhooks of schedules could not go either.
+//! Invariants:
+//! - No deployment waits for a report or fails because of one.
+//! - A host that does not respond is tried [`TRIES_MAX`] times, a host that refuses once.
+//! - Requests reach only addresses that webhooks of schedules can reach, too.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,9 +30,9 @@ const TRIES_MAX: u32 = 5;
 const RETRY_WAIT: Duration = Duration::from_secs(2);
 /// Deployments read at once; the rest follow when these are reported.
 const REPORTS_PER_LOOK: u32 = 256;
-/// Hosts told at once.
+/// Maximum number of reports in flight.
 const REPORTS_AT_ONCE: usize = 8;
-/// Every line of a log is news; between two looks is at least this.
+/// Minimum interval between two checks: every line of a log is a notification.
 const CHECK_PAUSE: Duration = Duration::from_millis(500);
 /// Longest pause: after a failure of the store, no event says when to check again.
 const CHECK_EVERY: Duration = Duration::from_secs(30);

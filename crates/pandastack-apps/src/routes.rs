@@ -24,7 +24,7 @@ use crate::{
     upload, view,
 };
 
-/// Calls that make something and take an `Idempotency-Key`.
+/// Routes of calls that create something and accept an `Idempotency-Key`.
 pub fn once_only(apps: &Arc<Apps>) -> Router {
     Router::new()
         .route("/apps", post(create))
@@ -32,7 +32,7 @@ pub fn once_only(apps: &Arc<Apps>) -> Router {
         .with_state(Arc::clone(apps))
 }
 
-/// The rest.
+/// Routes of the other calls.
 pub fn repeatable(apps: &Arc<Apps>) -> Router {
     Router::new()
         .route("/apps", get(list))

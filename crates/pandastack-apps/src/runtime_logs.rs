@@ -55,7 +55,7 @@ pub async fn runtime_logs(
     path: AppPath,
     Query(args): Query<Args>,
 ) -> ApiResult<Response> {
-    // Before it is looked at what serves, so that no change after that is missed.
+    // Before the live version is read, so that no later change is missed.
     let news = apps.activity.follow();
     let record = path.find(&apps, &caller).await?;
     let live = LiveVersion::of(&apps, &record).await?;

@@ -15,7 +15,7 @@ use pandastack_types::Result;
 
 use crate::check;
 
-/// Takes over what a file says, within the limits of an app's own settings.
+/// Reads the settings of a configuration file. They have the same limits as an app's own settings.
 pub(crate) fn read_config(manifest: Manifest, app: &AppSpec) -> Result<SourceConfig> {
     manifest.port.map_or(Ok(()), check::port)?;
     manifest.health_path.as_deref().map_or(Ok(()), check::health_path)?;
@@ -40,7 +40,7 @@ pub(crate) fn read_config(manifest: Manifest, app: &AppSpec) -> Result<SourceCon
 pub(crate) struct AppLocation {
     /// The directory; empty at the root.
     pub(crate) directory: String,
-    /// Whether the file at the root of the source names it.
+    /// Whether the configuration file at the root of the source names this directory.
     pub(crate) is_named_by_root: bool,
 }
 

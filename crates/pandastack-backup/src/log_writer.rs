@@ -1,4 +1,4 @@
-//! Writes WAL to the archive: what is archived, what is pending, and how pieces become segments.
+//! Writes WAL to the archive: tracks archived and pending WAL, and merges pieces into segments.
 //!
 //! ```text
 //!   segment:  [ piece, level 2 ][ piece, 1 ][ piece, 0 ][ piece, 0 ] | waiting |        16 MiB
@@ -185,7 +185,7 @@ impl LogWriter {
         *self = Self { complete_until, ..Self::begin(self.archive.clone(), timeline, at) };
     }
 
-    /// Takes what the server sent.
+    /// Accepts WAL that the server sent.
     pub(crate) fn push(&mut self, start: Lsn, mut bytes: Bytes) -> Result<(), LogError> {
         let expected = Lsn(self.received().0 - self.unproven as u64);
         if start != expected {

@@ -53,7 +53,7 @@ pub(super) fn is_broker_token(link: &LinkKey, record: &DatabaseRecord, given: &s
     broker_token(link, record).as_bytes().ct_eq(given.as_bytes()).into()
 }
 
-/// It is set once, when a database is created, and is useless outside the host.
+/// The superuser's password. It is set once, when a database is created, and is useless outside the host.
 fn administrator_password(link: &LinkKey, id: &DatabaseId) -> String {
     shortened(link.derive_lasting("database-administrator", &[id.as_str()]))
 }
@@ -63,12 +63,12 @@ fn credentials(user: &str, password: String, database: &str) -> Credentials {
     Credentials { user: user.to_owned(), password, database: database.to_owned(), parameters }
 }
 
-/// The tenant, in a database of its server.
+/// The tenant's credentials for a database of its server.
 pub(super) fn tenant(link: &LinkKey, record: &DatabaseRecord, database: &str) -> Credentials {
     credentials(TENANT, password(link, record), database)
 }
 
-/// The superuser of a database, or with `None` of the template.
+/// The superuser's credentials for a database, or with `None` for the template.
 pub(super) fn administrator(link: &LinkKey, id: Option<&DatabaseId>) -> Credentials {
     let password = id.map_or_else(|| FIRST_PASSWORD.to_owned(), |id| administrator_password(link, id));
     let mut credentials = credentials(ADMINISTRATOR, password, MAINTENANCE);

@@ -36,7 +36,7 @@ pub struct DelegatedAccess {
     pub key: Option<String>,
 }
 
-/// A sandbox, and who its calls are made as.
+/// A sandbox, and the default user of its calls.
 #[derive(Debug, Clone)]
 pub struct FoundSandbox {
     /// The sandbox.

@@ -1,6 +1,6 @@
-//! A client's socket, with the time since when the client reads nothing.
+//! A client's socket, with the time since which the client has read nothing.
 //!
-//! Below TLS, where bytes leave: what a client with TLS takes piece by piece is one write above it.
+//! The socket is below TLS, where bytes leave: one write above TLS may reach a client in many pieces.
 //! Senders of answers check the clock. Upgraded connections do not, because their two ends may take
 //! their time.
 

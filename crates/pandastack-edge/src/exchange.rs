@@ -46,11 +46,11 @@ pub(crate) enum ExchangeError {
     Other(EdgeError),
 }
 
-/// Whether and how a failed request can be sent again.
+/// How a failed request can be sent again, if at all.
 pub(crate) enum Resend {
-    /// All of it: the guest saw nothing. Its body.
+    /// The whole request can be: the guest saw none of it. Holds the body.
     Unsent(RequestBody),
-    /// The guest may have seen it, but it has no body and may be sent again by its nature.
+    /// The guest may have seen the request, but its method is idempotent and it has no body.
     Repeatable,
     /// The request cannot be sent again.
     Nothing,

@@ -37,7 +37,7 @@ pub fn is_ambiguous(headers: &HeaderMap) -> bool {
     lengths > 1 || (lengths == 1 && coded) || headers.get_all(HOST).iter().count() > 1
 }
 
-/// The protocol that a client wants to continue with, such as `websocket`.
+/// The protocol to which a client wants to upgrade, such as `websocket`.
 pub fn upgrade_of(parts: &Parts) -> Option<HeaderValue> {
     let wanted = parts.version == Version::HTTP_11 && names(&parts.headers, "upgrade");
     parts.headers.get(UPGRADE).filter(|_| wanted).cloned()

@@ -14,7 +14,7 @@ pub(crate) struct InFlight(Mutex<Count>);
 
 struct Count {
     requests: usize,
-    /// When the last of them ended, or the connection began.
+    /// Time at which the last request ended, or the connection began.
     ended: Instant,
 }
 

@@ -24,7 +24,7 @@ pub struct Site {
     pub id: Arc<SandboxId>,
     route: Mutex<CachedRoute>,
     gate: Arc<Gate<TrafficGrant, EdgeError>>,
-    /// When a request last did not reach it.
+    /// Time at which a request last failed to reach the sandbox.
     missed: Mutex<Option<Instant>>,
 }
 

@@ -16,7 +16,7 @@ use crate::limits::REQUESTS_PER_INSTANCE;
 pub(crate) struct Load {
     /// Requests in flight to it from here, also those that wait for it to wake.
     pub(crate) in_flight: usize,
-    /// A request did not reach it lately.
+    /// Whether a request recently failed to reach it.
     pub(crate) is_avoided: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Notices when this process stood still: stopped by a signal, frozen with its control group, or starved.
+//! Detects that this process stalled: stopped by a signal, frozen with its control group, or starved.
 //!
 //! An agent waits [`HOLD_SECONDS`](pandastack_types::grant::HOLD_SECONDS) for an edge that does not answer,
 //! and then the guest's address may become another guest's. An edge that runs again after that must not use
@@ -22,7 +22,7 @@ const STALL_MAX: Duration = Duration::from_secs(8);
 
 static CLOCK: LazyLock<Clock> = LazyLock::new(Clock::start);
 
-/// When this process ran last, and how often it stood still.
+/// The last time at which this process ran, and the number of times it stalled.
 #[derive(Debug)]
 pub(crate) struct Clock {
     start: Instant,

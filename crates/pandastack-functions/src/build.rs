@@ -1,5 +1,5 @@
-//! Deploying a version: a machine is made, the code goes in, dependencies are installed, the handler is imported, and what
-//! stands there then is the version's snapshot.
+//! Deploys a version: creates a machine, uploads the code, installs dependencies, imports the handler, and
+//! takes the version's snapshot.
 //!
 //! ```text
 //!   template, or a snapshot with the same dependencies
@@ -40,7 +40,7 @@ const DEPENDENCIES: &str = "/var/dependencies";
 const RUNTIME_DIR: &str = "/opt/pandastack/function";
 pub(crate) const PYTHON_BOOTSTRAP: &str = include_str!("bootstrap/bootstrap.py");
 pub(crate) const NODE_BOOTSTRAP: &str = include_str!("bootstrap/bootstrap.mjs");
-/// Should the server end in between, the machine of a deploy ends by itself.
+/// TTL of the machine of a deploy, in case the server ends in between.
 const TTL_SECONDS: u64 = 2 * 3600;
 /// Longest duration of small steps in the machine.
 const STEP_SECONDS: u64 = 60;

@@ -8,7 +8,7 @@ use axum::routing::{delete, get, post, put};
 use crate::functions::Functions;
 use crate::{call_routes, deploy_routes, logs, routes};
 
-/// Calls that make something and take an `Idempotency-Key`.
+/// Routes of calls that create something and accept an `Idempotency-Key`.
 pub fn once_only(functions: &Arc<Functions>) -> Router {
     Router::new()
         .route("/functions", post(routes::create))
@@ -16,7 +16,7 @@ pub fn once_only(functions: &Arc<Functions>) -> Router {
         .with_state(Arc::clone(functions))
 }
 
-/// All others.
+/// Routes of the other calls.
 pub fn repeatable(functions: &Arc<Functions>) -> Router {
     Router::new()
         .route("/functions", get(routes::list))

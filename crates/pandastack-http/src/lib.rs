@@ -51,10 +51,10 @@ pub fn builder_trusting(authorities: &[CertificateDer<'static>]) -> ClientBuilde
 /// Reason why a text is not a bundle of certificates.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
-    /// It contains no certificate.
+    /// The text contains no certificate.
     #[error("it contains no certificate")]
     Empty,
-    /// It is not PEM.
+    /// The text is not PEM.
     #[error("it is not valid PEM")]
     Pem(#[from] pem::Error),
     /// A certificate is damaged.

@@ -1,6 +1,6 @@
 //! A Model Context Protocol (MCP) server that offers sandboxes as tools.
 //!
-//! It is a client of the public API: every tool makes one or two calls with the caller's API key.
+//! The server is a client of the public API: every tool makes one or two calls with the caller's API key.
 //!
 //! | transport | API key |
 //! |---|---|

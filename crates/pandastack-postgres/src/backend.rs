@@ -64,7 +64,7 @@ pub trait Databases: Send + Sync + 'static {
     /// Connects to a database. A sleeping one is woken, and waited for.
     async fn connect(&self, endpoint: &Endpoint) -> Result<Backend, ConnectError>;
 
-    /// Below which databases have names, beside what every installation understands.
+    /// Domain of database host names, besides the names that every installation accepts.
     fn domain(&self) -> Option<&str> {
         None
     }

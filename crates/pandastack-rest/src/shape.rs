@@ -1,7 +1,7 @@
 //! The shape of a JSON body: the fields that it may have, and the kinds of their values.
 //!
-//! It comes from the schema of the body's type, the one in the API's description, so a field that is
-//! documented is accepted and no list is kept by hand. Two rules:
+//! The shape comes from the schema of the body's type in the API's description, so every documented
+//! field is accepted and no list is kept by hand. Two rules:
 //! - A field that no schema names is refused. Where a schema allows any object, every field is accepted.
 //! - Serde decides whether a value fits. The schema only supplies the words of the refusal.
 

@@ -34,7 +34,7 @@ pub struct Location {
     pub asleep: bool,
 }
 
-/// The locations of live sandboxes that were used lately.
+/// The locations of live sandboxes that were used recently.
 #[derive(Default)]
 pub struct LocationCache(Mutex<CachedLocation>);
 

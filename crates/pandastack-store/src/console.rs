@@ -23,11 +23,11 @@ pub struct ConsoleSession {
     pub token_prefix: String,
     /// User agent of the browser.
     pub browser: String,
-    /// When it was opened.
+    /// Time at which the session was opened.
     pub created_at: Timestamp,
-    /// When it was last used, within a few minutes.
+    /// Time of its last use, within a few minutes.
     pub last_used_at: Timestamp,
-    /// When it ends, however much it is used.
+    /// End of the session, however much it is used.
     pub expires_at: Timestamp,
 }
 

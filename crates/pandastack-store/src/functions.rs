@@ -66,7 +66,7 @@ pub struct VersionRecord {
     pub state: DeployStatus,
     /// Key of the dependency layer; `None` without dependencies.
     pub layer_key: Option<String>,
-    /// When it was deployed.
+    /// Time of the deployment.
     pub created_at: Timestamp,
     /// The other fields.
     pub spec: VersionSpec,
@@ -121,7 +121,7 @@ pub struct RunRecord {
     pub run: Run,
     /// The queue runs it.
     pub queued: bool,
-    /// When its next attempt starts; `None` while one runs.
+    /// Start of its next attempt; `None` while one runs.
     pub due_at: Option<Timestamp>,
     /// The event, while queued and after the call was dead-lettered.
     pub event: Option<Vec<u8>>,

@@ -20,9 +20,9 @@ pub struct AuditRecord {
 /// Filter of a workspace's audit log.
 #[derive(Debug, Clone, Default)]
 pub struct AuditSelect {
-    /// Only older ones than this id.
+    /// Only entries before this id.
     pub before: Option<i64>,
-    /// Only those about a sandbox.
+    /// Only entries about this sandbox.
     pub sandbox: Option<SandboxId>,
     /// At most this many.
     pub limit: u32,

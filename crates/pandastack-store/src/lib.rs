@@ -82,7 +82,7 @@ pub struct IdempotencyKey {
     pub key: String,
 }
 
-/// A request that wants to be done once.
+/// Claim of a request that must be executed only once.
 #[derive(Debug, Clone)]
 pub struct IdempotencyClaim {
     /// The request's key.
@@ -233,7 +233,7 @@ pub trait SandboxStore: Send + Sync {
         alone: bool,
         at: Timestamp,
     ) -> Result<Promotion>;
-    /// When the next lifetime ends, among those not being deleted.
+    /// Time at which the next lifetime ends, of sandboxes that are not being deleted.
     async fn next_expiry(&self) -> Result<Option<Timestamp>>;
     /// Number of sandboxes by state.
     async fn count_states(&self) -> Result<Vec<(SandboxState, u64)>>;
@@ -254,11 +254,11 @@ pub trait SnapshotStore: Send + Sync {
         workspace: &WorkspaceId,
         sandbox: Option<&SandboxId>,
     ) -> Result<Vec<SnapshotRecord>>;
-    /// Ids of those on a host.
+    /// Ids of the snapshots on a host.
     async fn snapshot_ids(&self, host: &HostId) -> Result<Vec<SnapshotId>>;
     /// Snapshots that have expired.
     async fn snapshots_due(&self, at: Timestamp) -> Result<Vec<SnapshotRecord>>;
-    /// When the next one's time is over.
+    /// Time at which the next snapshot expires.
     async fn next_snapshot_expiry(&self) -> Result<Option<Timestamp>>;
     /// Removes a snapshot, with an event on its sandbox.
     async fn delete_snapshot(
@@ -296,7 +296,7 @@ pub trait HistoryStore: Send + Sync {
     ) -> Result<u64>;
 }
 
-/// All of it.
+/// The whole store.
 #[async_trait]
 pub trait Store:
     TokenStore

@@ -43,7 +43,7 @@ pub struct PendingAlert {
     pub run: ScheduleRunId,
     /// Times it was tried.
     pub attempts: u32,
-    /// When it is tried next.
+    /// Time of the next attempt.
     pub at: Timestamp,
 }
 
@@ -68,13 +68,13 @@ pub struct ScheduleRecord {
     pub revision: i64,
     /// Failures in a row.
     pub failures: u32,
-    /// When the last run was due.
+    /// Time at which the last run was due.
     pub last_run_at: Option<Timestamp>,
     /// An alert that is still to be sent.
     pub alert: Option<PendingAlert>,
     /// Creation time.
     pub created_at: Timestamp,
-    /// When a client last changed it.
+    /// Time of the last change by a client.
     pub updated_at: Timestamp,
 }
 
@@ -209,15 +209,15 @@ pub struct RunRecord {
     pub not_before: Timestamp,
     /// Started attempts.
     pub attempt: u32,
-    /// Tries that ended with their server.
+    /// Attempts that ended with their server.
     pub interruptions: u32,
     /// Catches up on a missed run.
     pub is_catch_up: bool,
-    /// When it was recorded.
+    /// Time at which the run was recorded.
     pub created_at: Timestamp,
-    /// When the last try began.
+    /// Start of the last attempt.
     pub started_at: Option<Timestamp>,
-    /// When it ended for good.
+    /// Time at which the run ended, without further attempts.
     pub ended_at: Option<Timestamp>,
     /// Result.
     pub outcome: RunOutcome,
@@ -258,7 +258,7 @@ pub struct RunEnd {
     pub state: RunState,
     /// Result.
     pub outcome: RunOutcome,
-    /// When it is retried; `None` when that was all.
+    /// Time of the next attempt; `None` if there is none.
     pub retry_at: Option<Timestamp>,
     /// Now.
     pub at: Timestamp,

@@ -128,7 +128,7 @@ pub struct BuildSpec {
     pub request: CreateBuild,
     /// Build instructions, from the start of the build until its end.
     pub start: Option<StartBuild>,
-    /// When files were last added. They are in the build's context machine.
+    /// Time at which files were last added. They are in the build's context machine.
     pub files_at: Option<Timestamp>,
     /// End time.
     pub ended_at: Option<Timestamp>,

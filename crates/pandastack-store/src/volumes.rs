@@ -96,7 +96,7 @@ pub trait VolumeStore: Send + Sync {
     async fn volume(&self, workspace: &WorkspaceId, name: &str) -> Result<VolumeRecord>;
     /// Volumes of a workspace that are not being deleted, by name.
     async fn volumes(&self, workspace: &WorkspaceId) -> Result<Vec<VolumeRecord>>;
-    /// All on a host.
+    /// All volumes on a host.
     async fn volumes_on(&self, host: &HostId) -> Result<Vec<VolumeRecord>>;
     /// Sandboxes that use volumes of a workspace.
     async fn volume_holders(&self, workspace: &WorkspaceId) -> Result<Vec<VolumeHolderRecord>>;

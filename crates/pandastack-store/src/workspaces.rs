@@ -12,11 +12,11 @@ use super::Result;
 pub struct WorkspaceRecord {
     /// The workspace's name.
     pub id: WorkspaceId,
-    /// Whether the workspace may be used.
+    /// State of the workspace; only an active one can be used.
     pub state: WorkspaceState,
     /// Creation time.
     pub created_at: Timestamp,
-    /// When it was suspended, if it is.
+    /// Time of the suspension, while it is suspended.
     pub suspended_at: Option<Timestamp>,
     /// Reason for the suspension.
     pub suspend_reason: Option<String>,
@@ -75,7 +75,7 @@ pub trait WorkspaceStore: Send + Sync {
     ) -> Result<WorkspaceRecord>;
     /// The settings of a workspace, with the platform's defaults for absent ones.
     async fn workspace_settings(&self, workspace: &WorkspaceId) -> Result<WorkspaceSettings>;
-    /// Changes what the patch names, and answers all of them.
+    /// Changes the settings that the patch names, and returns all settings.
     async fn patch_workspace(
         &self,
         workspace: &WorkspaceId,

@@ -1,7 +1,7 @@
-//! What a `FROM` means: an earlier stage, a template, or an image.
+//! Base of a stage: resolves its `FROM` to an earlier stage, a template, or an image.
 //!
 //! A name of a template always means the template. Only other names mean images of Docker Hub, so that a
-//! deleted tag of a template is an error, and never somebody else's image of the same name. For the same
+//! deleted tag of a template is an error, and never another publisher's image of the same name. For the same
 //! reason, a template of another workspace is written `template://WORKSPACE/NAME`: without the prefix, the
 //! text means an image.
 

@@ -11,7 +11,7 @@ use crate::stage::Head;
 const BIND_OPTIONS: &str = "use type, from, source, target, readonly and readwrite";
 const TMPFS_OPTIONS: &str = "use type and target";
 
-/// One such mount of a step.
+/// A mount of type `bind` or `tmpfs`, of one step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BindMount {
     /// As it was written.
@@ -20,7 +20,7 @@ pub(crate) struct BindMount {
     from: Option<String>,
     /// File or directory that is mounted; `None` for an empty directory.
     source: Option<String>,
-    /// Path at which the step finds it.
+    /// Path at which the step finds the mount.
     pub(crate) target: String,
 }
 

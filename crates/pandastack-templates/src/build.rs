@@ -109,12 +109,12 @@ impl<'a> Build<'a> {
         self.heads[index].as_ref().ok_or_else(|| BuildError::new("a stage is used before it is built"))
     }
 
-    /// The same, to change it.
+    /// Takes the head out, to change it; [`Build::put_head`] returns it.
     pub(crate) fn take_head(&mut self, index: usize) -> Result<Head, BuildError> {
         self.heads[index].take().ok_or_else(|| BuildError::new("a stage is used before it is built"))
     }
 
-    /// Returns it.
+    /// Returns a head that was taken out.
     pub(crate) fn put_head(&mut self, index: usize, head: Head) {
         self.heads[index] = Some(head);
     }

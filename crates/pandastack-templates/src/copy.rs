@@ -192,7 +192,7 @@ struct CopySpec {
     from: Option<String>,
     sources: Vec<String>,
     urls: Vec<String>,
-    /// Digest of what the URL has.
+    /// Expected digest of the file at the URL.
     checksum: Option<String>,
     heredocs: Vec<(String, String)>,
     exclude: Vec<String>,

@@ -70,7 +70,7 @@ impl LineSink for StepLog {
     }
 }
 
-/// The log as server-sent events from a line on, followed until the build is over or what there is.
+/// The log from a line on, as server-sent events: present lines, or with `follow` all until the build ends.
 pub(crate) fn respond(templates: &Arc<Templates>, build: &BuildRecord, first: u64, follow: bool) -> Response {
     let changes = LogChanges {
         lines: templates.logs.subscribe(build.id.clone()),

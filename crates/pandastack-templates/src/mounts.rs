@@ -1,4 +1,4 @@
-//! `RUN --mount`: what a step finds while it runs, and what is gone after it.
+//! `RUN --mount`: files that a step has only while it runs.
 //!
 //! | type | in the machine |
 //! |---|---|
@@ -45,12 +45,12 @@ pub(crate) struct Mounts {
     secrets: Vec<SecretMount>,
 }
 
-/// A path that leads to a mount.
+/// A symbolic link to a mount.
 struct Link {
     path: String,
-    /// Where what it led to before is meanwhile.
+    /// Temporary path of the entry that the link replaced; `None` if there was none.
     aside: Option<String>,
-    /// Directories that were made above it, the deepest first.
+    /// Directories that were created above the link, the deepest first.
     made: Vec<String>,
 }
 
@@ -84,8 +84,8 @@ impl Mounts {
         Ok(found)
     }
 
-    /// The parts of the step's key. Which secrets a step has is one. What is in them is not: they change, and
-    /// the step would be repeated.
+    /// Parts of the step's key: each mount as written, and a hash of its files. Values of secrets are not
+    /// included, because the step would be repeated whenever they change.
     pub(crate) async fn key_parts(&self, build: &Build<'_>) -> Result<Vec<String>, BuildError> {
         let mut parts: Vec<String> = self.secrets.iter().map(|mount| mount.text.clone()).collect();
         for bind in &self.binds {
@@ -94,7 +94,7 @@ impl Mounts {
         Ok(parts)
     }
 
-    /// Runs a command with them.
+    /// Runs a command with the mounts.
     pub(crate) async fn run(
         &self,
         build: &mut Build<'_>,
@@ -120,7 +120,7 @@ impl Mounts {
         };
         let Some(machine) = &mut head.machine else { return ran };
         if let Err(error) = detach(machine, links, !secrets.is_empty()).await {
-            // Nobody may look into it.
+            // The machine may still have files or secrets of the mounts: nothing may use it.
             head.end_machine(build).await?;
             return Err(error.into());
         }
@@ -162,9 +162,9 @@ impl Mounts {
 
 /// Removes links and files, and boots a machine again that had secrets.
 async fn detach(machine: &mut Machine, links: Vec<Link>, had_secrets: bool) -> Result<()> {
-    // What the step left running would write into them.
+    // Processes that the step left running would write into the mounts.
     machine.end_steps(STEP_TAG).await?;
-    // The last one first: it may be inside an earlier one.
+    // The last link first: it may be inside an earlier one.
     for link in links.into_iter().rev() {
         remove(machine, &link.path).await?;
         if let Some(aside) = &link.aside {

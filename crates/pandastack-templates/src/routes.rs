@@ -14,7 +14,7 @@ use pandastack_types::{Error, ErrorBody, ErrorCode};
 use crate::service::Templates;
 use crate::{build_routes, catalogue, ops, sharing, view};
 
-/// Calls that make something and take an `Idempotency-Key`, with their state.
+/// Routes of calls that create something and accept an `Idempotency-Key`, with their state.
 pub fn once_only(templates: &Arc<Templates>) -> Router {
     Router::new()
         .route("/templates/{name}/bake", post(catalogue::bake))
@@ -23,7 +23,7 @@ pub fn once_only(templates: &Arc<Templates>) -> Router {
         .with_state(Arc::clone(templates))
 }
 
-/// The other calls, with their state.
+/// Routes of the other calls, with their state.
 pub fn repeatable(templates: &Arc<Templates>) -> Router {
     Router::new()
         .route("/templates", get(list))

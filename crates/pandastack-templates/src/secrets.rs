@@ -1,4 +1,4 @@
-//! Secrets of a build: what a step asks for, and what a request has.
+//! Secrets of a build: those that a step mounts, and the values in a request.
 
 use pandastack_types::api::BuildSecret;
 use pandastack_types::limits::{BUILD_SECRET_BYTES_MAX, BUILD_SECRET_ID_BYTES_MAX, BUILD_SECRETS_MAX};

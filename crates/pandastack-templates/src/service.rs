@@ -27,19 +27,19 @@ pub struct Templates {
     pub(crate) background: Background,
     /// Records of templates and builds.
     pub(crate) store: Arc<dyn TemplateStore>,
-    /// Who may use a template.
+    /// Records of which other workspaces may use a template.
     pub(crate) readers: Arc<dyn TemplateReaderStore>,
-    /// There may be a build to run.
+    /// Notified when there may be a build to run.
     pub(crate) work: Notify,
     /// Held while the files of a build are changed.
     pub(crate) uploads: KeyedMutex<BuildId>,
     /// Notified when a build's log has new lines.
     pub(crate) logs: LogNews<BuildId>,
-    /// Grows with every change of a build's state.
+    /// Incremented with every change of a build's state.
     news: watch::Sender<u64>,
     /// Builds that this process runs, each with its cancellation token.
     running: Mutex<HashMap<BuildId, RunningBuild>>,
-    /// When each workspace last had its turn, as the number of the turn.
+    /// Number of the turn that each workspace had last.
     turns: Mutex<HashMap<WorkspaceId, u64>>,
 }
 
@@ -114,7 +114,7 @@ impl Templates {
         counts
     }
 
-    /// When workspaces last had their turns.
+    /// Number of the turn that each workspace had last.
     pub(crate) fn last_starts(&self) -> MutexGuard<'_, HashMap<WorkspaceId, u64>> {
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }

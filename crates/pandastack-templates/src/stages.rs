@@ -60,7 +60,7 @@ impl Build<'_> {
         own.chain(further.map(|step| PlannedStep::of(step, self.file.escape))).collect()
     }
 
-    /// Starts what the sandboxes are to find running, and keeps the machine.
+    /// Starts the command that new sandboxes find running, and saves the machine.
     async fn finish(&self, head: &mut Head, number: usize) -> Result<SnapshotId, BuildError> {
         let command = self.start.start_command.as_deref();
         if command.is_none() && self.start.ready.is_none() {
@@ -105,7 +105,7 @@ impl Build<'_> {
         head.save(self, &key, "started").await
     }
 
-    /// The stage that is asked for.
+    /// The requested stage.
     fn target(&self) -> Result<usize, BuildError> {
         match &self.start.target {
             Some(name) => self

@@ -1,6 +1,6 @@
 //! The error of every operation: one code, one sentence for the user, and the cause for the log only.
 //!
-//! It knows nothing of HTTP: the REST layer turns it into an answer.
+//! The error is independent of HTTP: the REST layer turns it into a response.
 
 use crate::ErrorCode;
 

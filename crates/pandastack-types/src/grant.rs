@@ -26,7 +26,7 @@ pub const ADDRESS_HEADER: &str = "x-pandastack-guest-address";
 
 /// Edge: requests are in progress.
 pub const BUSY: u8 = b'B';
-/// Edge: no request is in progress and no byte moved lately.
+/// Edge: no request is in progress and no byte moved recently.
 pub const IDLE: u8 = b'I';
 /// Agent: begin no further requests.
 pub const HOLD: u8 = b'H';

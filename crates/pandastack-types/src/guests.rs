@@ -36,11 +36,11 @@ pub enum MirrorKind {
     Npm,
     /// apt: the parent of `debian` and `debian-security`.
     Apt,
-    /// cargo: a sparse index in the place of crates.io.
+    /// cargo: a sparse index in place of crates.io.
     Cargo,
     /// Go: a module proxy.
     Go,
-    /// Template builds: a registry in the place of Docker Hub.
+    /// Template builds: a registry in place of Docker Hub.
     Oci,
 }
 

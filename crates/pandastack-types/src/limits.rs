@@ -160,10 +160,10 @@ pub const EVENT_FOLLOWERS_PER_WORKSPACE_MAX: u32 = 256;
 pub const EVENTS_PAGE_MAX: u32 = 1_000;
 /// Bytes of console log returned by one call.
 pub const LOG_BYTES_MAX: u64 = 1024 * 1024;
-/// Bytes that a machine's console log, and its emulator's, may take on disk; then the oldest go down to
-/// [`LOG_KEPT_BYTES`]. Looked at once a second, so a flood may pass it by what it writes in that time.
+/// Bytes that a machine's console log, and its emulator's, may take on disk. Beyond it, the oldest bytes are
+/// removed until [`LOG_KEPT_BYTES`] are left. The size is checked once a second and may be larger until then.
 pub const LOG_FILE_BYTES_MAX: u64 = 8 * 1024 * 1024;
-/// Bytes of a log that stay when it was too long.
+/// Bytes of a log that are kept when it was too long.
 pub const LOG_KEPT_BYTES: u64 = 4 * 1024 * 1024;
 /// Entries of a recursive listing or a find that names no limit.
 pub const FILES_FOUND_DEFAULT: u32 = 10_000;
@@ -307,7 +307,7 @@ pub const APP_TEXT_BYTES_MAX: usize = 4096;
 pub const DEPLOYMENTS_PER_APP_MAX: u64 = 100;
 /// Versions of an app kept asleep for a rollback, beside the live one; the oldest is deleted first.
 pub const VERSIONS_KEPT: usize = 3;
-/// Seconds between two looks at an app's repository. Outside of it: 400 `bad_request`.
+/// Polling interval of an app's repository, in seconds. Outside of it: 400 `bad_request`.
 pub const POLL_SECONDS_RANGE: std::ops::RangeInclusive<u64> = 30..=86_400;
 /// Previews of one app. Beyond it: 429 `quota_exceeded` to the delivery that would make another.
 pub const PREVIEWS_PER_APP_MAX: u64 = 20;

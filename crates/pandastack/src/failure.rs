@@ -85,12 +85,12 @@ impl Failure {
         error.downcast_ref::<Self>().is_some_and(|failure| failure.exit == Some(INTERRUPTED))
     }
 
-    /// Adds what failed because of it, in front of the message.
+    /// Prefixes the message with the operation that this failure ended.
     pub fn within(self, what: &str) -> Self {
         Self { message: format!("{what}: {}", self.message), ..self }
     }
 
-    /// What to do next.
+    /// Next steps for the user.
     #[cfg(test)]
     pub fn hints(&self) -> &[String] {
         &self.hints

@@ -94,7 +94,7 @@ pub struct Settings {
     pub challenge_resolver: Option<SocketAddr>,
     /// The login provider; `None` for API keys only.
     pub oidc: Option<OidcSettings>,
-    /// What happens to outdated frozen states.
+    /// Policy for outdated frozen states.
     pub frozen: FrozenSettings,
     /// TLS on the API's address.
     pub tls: TlsArgs,
@@ -136,7 +136,7 @@ pub struct Settings {
     pub zygotes: bool,
     /// Templates to prepare at startup.
     pub warm_templates: Vec<String>,
-    /// Which of the settings that must differ between installations were set explicitly.
+    /// Explicitly set values among the settings that must differ between installations.
     pub explicit: ExplicitAddresses,
 }
 

@@ -1,5 +1,5 @@
 //! Apps as far as control alone decides: refusals, and leftovers after a failure or a disconnect.
-//! That they build and serve is shown on real machines.
+//! Tests on real machines show that apps build and serve.
 
 use std::sync::Arc;
 

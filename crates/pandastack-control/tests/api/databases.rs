@@ -1,5 +1,5 @@
 //! Databases as far as control alone decides: refusals, and leftovers after a failure or a kill.
-//! That they answer queries is shown on real machines.
+//! Tests on real machines show that databases answer queries.
 
 use std::sync::Arc;
 

@@ -26,7 +26,7 @@ const BASES_AT_ONCE: usize = 1;
 const KEEPER_WAIT: Duration = Duration::from_secs(30);
 /// Interval at which the restore of a database is tested.
 pub(super) const DRILL_EVERY: Duration = Duration::from_secs(7 * 24 * 60 * 60);
-/// When it is retried after it failed: a host may only have been full.
+/// Time after which a failed test is repeated: perhaps the host was only full.
 pub(super) const DRILL_RETRY_AFTER: Duration = Duration::from_secs(6 * 60 * 60);
 
 /// Shared state of backups.

@@ -10,20 +10,20 @@ use serde_json::Value;
 use crate::error::{RestError, RestResult};
 use crate::user::DEFAULT_USER;
 
-/// Instructions before the client's first step: `FROM`, what adds the user to an image, the shell, the user
-/// and the directory.
+/// Number of instructions before the client's first step: `FROM`, those that add the user to an image, the
+/// shell, the user and the working directory.
 pub(super) const PREAMBLE_STEPS: usize = 6;
 /// The shell of E2B's builder.
 const SHELL: &str = r#"SHELL ["/bin/bash", "-l", "-c"]"#;
 /// E2B's images that are templates here.
 const IMAGES: [(&str, &str); 2] = [("e2bdev/base", "base"), ("e2bdev/code-interpreter", "code-interpreter")];
-/// Adds the user and the shell that these clients count on, unless the image has them.
+/// Adds the user and the shell that E2B's clients expect, unless the image has them.
 const ADD_USER: &str = "set -e
 [ -x /bin/bash ] || apk add --no-cache bash
 id -u user >/dev/null 2>&1 || if command -v useradd >/dev/null; then useradd -m -s /bin/bash user
 else adduser -D -s /bin/bash user; fi
 [ ! -d /etc/sudoers.d ] || echo 'user ALL=(ALL) NOPASSWD:ALL' > /etc/sudoers.d/user";
-/// User name for which a registry of Google takes the key of a service account.
+/// User name with which Google's registries accept the key of a service account as the password.
 const GOOGLE_KEY_USER: &str = "_json_key";
 
 /// Request body that starts a build.
@@ -64,34 +64,34 @@ impl std::fmt::Debug for Registry {
     }
 }
 
-/// What a request names as its base.
+/// Base of a build, as the request names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum BaseName {
     /// A template.
     Template(String),
-    /// An image of a registry.
+    /// An image in a registry.
     Image(ImageReference),
 }
 
-/// What a build starts from.
+/// Base of a build, once a template's name is looked up.
 #[derive(Debug, Clone)]
 pub(super) enum Base {
     /// A template that comes with the platform.
     Platform(String),
     /// A template of the workspace, with its settings.
     Workspace(String, ImageConfig),
-    /// An image of a registry.
+    /// An image in a registry.
     Image(ImageReference),
 }
 
 impl Base {
-    /// The first instructions. The shell, repeated, keeps their number.
+    /// The first instructions. `SHELL` is repeated so that there are always [`PREAMBLE_STEPS`].
     fn preamble(&self) -> Vec<String> {
         let own = || vec![format!("USER {DEFAULT_USER}"), format!("WORKDIR /home/{DEFAULT_USER}")];
         let (from, first, last) = match self {
             // As in E2B's images.
             Self::Platform(name) => (name.clone(), Vec::new(), own()),
-            // It has its own user and directory.
+            // The template has its own user and directory.
             Self::Workspace(name, _) => (name.clone(), Vec::new(), Vec::new()),
             Self::Image(image) => {
                 let run = format!("RUN {}", serde_json::json!(["/bin/sh", "-c", ADD_USER]));
@@ -152,7 +152,7 @@ impl StartRequest {
     }
 }
 
-/// The native request.
+/// Translates a request to a native one.
 pub(super) fn translate(wanted: StartRequest, base: &Base) -> RestResult<StartBuild> {
     let dockerfile = base.preamble().join("\n") + "\n";
     let registries = match base {

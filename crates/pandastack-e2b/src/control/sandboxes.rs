@@ -57,7 +57,7 @@ async fn find(caller: &Caller, id: &SandboxId) -> RestResult<Sandbox> {
     if is_visible(&sandbox) { Ok(sandbox) } else { Err(sandbox_not_found(id.as_str())) }
 }
 
-/// Look at a sandbox; wakes nobody.
+/// Gets a sandbox without waking it.
 pub(super) async fn get(
     State(native): State<Native>,
     Authenticated(caller): Authenticated,

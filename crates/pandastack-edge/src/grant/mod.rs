@@ -43,7 +43,7 @@ pub struct TrafficGrant {
     /// Permits of streams that wait for their guest, which may never send more.
     resting: AtomicUsize,
     born: Instant,
-    /// When bytes last moved on one of those, in milliseconds since `born`.
+    /// Time at which bytes last moved on a resting stream, in milliseconds since `born`.
     moved_ms: AtomicU64,
     /// Whether there was activity since the last report to the agent.
     moved: AtomicBool,
@@ -196,7 +196,7 @@ impl TrafficGrant {
         in_flight <= self.resting.load(Ordering::SeqCst)
     }
 
-    /// When nothing happens on streams that rest, unless something does until then.
+    /// Time at which resting streams count as still, unless bytes move before.
     fn still_at(&self) -> Instant {
         self.born + Duration::from_millis(self.moved_ms.load(Ordering::SeqCst)) + STILL_AFTER
     }

@@ -30,12 +30,12 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Counted by who makes it.
+    /// Creates a permit; the caller counts it.
     pub(super) fn new(grant: Arc<TrafficGrant>, unanswered: bool) -> Self {
         Self { grant, unanswered, is_resting: false, is_waiting: false, is_stuck: false }
     }
 
-    /// The grant it is for.
+    /// The permit's grant.
     pub fn grant(&self) -> &Arc<TrafficGrant> {
         &self.grant
     }

@@ -1,8 +1,8 @@
 //! Our own HTTP/1.1: to guests ([`Upstream`]), and to clients as long as they send plain requests
 //! ([`Downstream`]).
 //!
-//! It has no tasks and no channels: the user of a connection drives it, so a request costs no
-//! hand-over, and only received bytes are allocated for its body.
+//! The implementation has no tasks and no channels: the user of a connection drives it, so a request
+//! costs no hand-over, and only received bytes are allocated for its body.
 //!
 //! Must hold: where a message ends is never a guess. A message that can be read in two ways is refused, and
 //! bodies are framed again on each side.

@@ -1,11 +1,12 @@
 //! A local certificate authority, for machines without a public name.
 //!
-//! It lives in two files and signs a certificate for each name when it is first asked for; one for
+//! The authority lives in two files and signs a certificate for each name on first use; one for
 //! `*.` of a name's domain covers every preview of it. A client that installs `ca.pem` trusts every
-//! certificate made here, so its key stays with root.
+//! certificate made here, so the authority's key stays with root.
 //!
-//! Certificates are kept in a plain map, not in a cache such as `moka`: an entry lives for weeks, the lock is held while one is
-//! made so that it is made once, and forgetting all of them costs nothing but making them again.
+//! Certificates are kept in a plain map, not in a cache such as `moka`. An entry lives for weeks. The lock is
+//! held while a certificate is created, so that it is created once. Losing all of them only means creating
+//! them again.
 
 use std::collections::HashMap;
 use std::io;

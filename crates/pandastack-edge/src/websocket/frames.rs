@@ -6,7 +6,7 @@
 //!                                            +--over 2^63--> Lost
 //! ```
 //!
-//! Nothing is held and nothing is changed: what a payload says, compressed or not, is between client and guest.
+//! Frames are neither held nor changed. Payloads, compressed or not, are not interpreted.
 
 const OPCODE_BITS: u8 = 0x0f;
 const OPCODE_CLOSE: u8 = 0x8;

@@ -24,9 +24,9 @@ pub struct DeploymentRecord {
     pub status: DeploymentStatus,
     /// Time of the request.
     pub created_at: Timestamp,
-    /// When it last changed.
+    /// Time of its last change.
     pub updated_at: Timestamp,
-    /// When it was over, or live.
+    /// Time at which it ended or went live.
     pub finished_at: Option<Timestamp>,
     /// The other fields.
     pub spec: DeploymentSpec,

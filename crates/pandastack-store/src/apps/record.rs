@@ -240,7 +240,7 @@ pub struct PullSpec {
     pub commit: String,
     /// Whether the branch is in another repository.
     pub fork: bool,
-    /// When it was last changed, by its host's clock.
+    /// Time of its last change, by the clock of the Git host.
     pub told_at: Option<Timestamp>,
 }
 
@@ -258,7 +258,7 @@ pub struct EnvEntry {
     /// Stages in which the variable is set.
     #[serde(default)]
     pub stage: EnvStage,
-    /// When it was set.
+    /// Time at which the variable was set.
     pub updated_at: Timestamp,
 }
 
@@ -271,7 +271,7 @@ pub struct PreviewRepoRecord {
     pub full_name: Option<String>,
     /// Time since which its pull requests get previews; `None` if they do not.
     pub enabled_at: Option<Timestamp>,
-    /// When something was first said of it.
+    /// Time at which the first setting was made.
     pub created_at: Timestamp,
     /// Variables of its previews by name.
     pub env: BTreeMap<String, EnvEntry>,
@@ -310,6 +310,6 @@ pub struct DomainRecord {
     pub app: AppId,
     /// When it was added.
     pub created_at: Timestamp,
-    /// When its owner proved it; until then it leads nowhere.
+    /// Time at which its ownership was verified; until then the domain leads nowhere.
     pub verified_at: Option<Timestamp>,
 }

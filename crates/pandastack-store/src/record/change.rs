@@ -13,7 +13,7 @@ use crate::StoreError;
 /// Data of a transition.
 #[derive(Debug, Clone, Default)]
 pub struct Change {
-    /// When.
+    /// Time of the transition.
     pub at: Timestamp,
     /// Reason, as a sentence.
     pub detail: Option<String>,
@@ -24,7 +24,7 @@ pub struct Change {
     /// The transition is the end of a lifetime: the lifetime does not end again until the sandbox
     /// wakes.
     pub ends_lifetime: bool,
-    /// What the sandbox keeps when it is put to sleep.
+    /// State that the sandbox keeps when it is put to sleep.
     pub kept: Option<Keep>,
 }
 
@@ -64,7 +64,7 @@ pub enum Amendment {
         checkpoints: Option<Checkpoints>,
         /// Action at the end of the lifetime.
         on_timeout: OnTimeout,
-        /// When that is.
+        /// End of the lifetime.
         expires_at: Option<Timestamp>,
     },
     /// The sandbox was rolled back to a snapshot.

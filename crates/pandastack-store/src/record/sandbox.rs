@@ -31,11 +31,11 @@ pub struct SandboxRecord {
     pub tree: Option<TreeId>,
     /// The service it belongs to, if any. The sandbox API neither lists nor deletes such a machine.
     pub owner: Option<Owner>,
-    /// When it was requested.
+    /// Time of the request.
     pub created_at: Timestamp,
-    /// When its state last changed.
+    /// Time of the last change of its state.
     pub changed_at: Timestamp,
-    /// When its lifetime ends. The reaper uses only this.
+    /// End of its lifetime. The reaper uses only this.
     pub expires_at: Option<Timestamp>,
     /// Labels.
     pub metadata: Metadata,
@@ -47,9 +47,9 @@ pub struct SandboxRecord {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SandboxSpecRecord {
-    /// Name, unique in the workspace. Set when it is made.
+    /// Name, unique in the workspace. Set at creation.
     pub name: Option<String>,
-    /// Snapshot it was made from.
+    /// Snapshot that it was created from.
     pub from_snapshot: Option<SnapshotId>,
     /// Template of the workspace that it was made from; absent for the platform's own.
     pub from_template: Option<String>,
@@ -69,7 +69,7 @@ pub struct SandboxSpecRecord {
     pub idle_given: bool,
     /// Action at the end of the TTL.
     pub on_timeout: OnTimeout,
-    /// What is kept then, if it goes to sleep.
+    /// State that the sandbox keeps if it goes to sleep at the end of the TTL.
     pub keep_on_timeout: Keep,
     /// Snapshots taken by the platform.
     pub checkpoints: Option<Checkpoints>,
@@ -89,7 +89,7 @@ pub struct SandboxSpecRecord {
     pub isolation: String,
     /// Location of the memory while asleep.
     pub residency: Option<Residency>,
-    /// What the sandbox kept when it was put to sleep.
+    /// State that the sandbox kept when it was put to sleep.
     pub kept: Option<Keep>,
     /// Address on its host, while awake.
     pub guest_ip: Option<String>,

@@ -19,9 +19,9 @@ pub struct SnapshotRecord {
     pub sandbox: SandboxId,
     /// Host that holds it.
     pub host: HostId,
-    /// When it was made.
+    /// Creation time.
     pub created_at: Timestamp,
-    /// When it is deleted by itself.
+    /// Time at which it expires, if it does.
     pub expires_at: Option<Timestamp>,
     /// The rest.
     pub spec: SnapshotSpecRecord,

@@ -1,4 +1,4 @@
-//! A key.
+//! The record of an API key.
 
 use jiff::Timestamp;
 use pandastack_types::api::Role;
@@ -21,11 +21,11 @@ pub struct TokenRecord {
     pub operator: bool,
     /// Networks that it may be used from; everywhere when empty.
     pub allow_from: Vec<String>,
-    /// When it was made.
+    /// Creation time.
     pub created_at: Timestamp,
-    /// When it stops working.
+    /// Time at which it expires, if it does.
     pub expires_at: Option<Timestamp>,
-    /// When it was last used, to the minute.
+    /// Time of its last use, to the minute.
     pub last_used_at: Option<Timestamp>,
     /// Set if the row is a member's sign-in, not an API key.
     pub session: Option<SessionRecord>,

@@ -1,4 +1,4 @@
-//! Who else may use a template: a row for each workspace.
+//! Sharing of templates: a row for each other workspace that may use a template.
 
 use async_trait::async_trait;
 use pandastack_types::api::TemplateSharing;
@@ -16,7 +16,7 @@ use crate::{Durability, Result, StoreError};
 /// The reader that means all workspaces. No workspace has this name.
 const EVERYBODY: &str = "*";
 
-/// Templates with their workspaces, as `workspaces.state`.
+/// Selects templates, joined with their workspaces for `workspaces.state`.
 const WITH_OWNERS: &str = "SELECT templates.* FROM templates \
      JOIN workspaces ON workspaces.id = templates.workspace_id";
 

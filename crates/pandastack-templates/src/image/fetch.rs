@@ -53,7 +53,7 @@ enum Place<'a> {
         /// Tag or digest.
         reference: &'a str,
         credentials: Option<&'a RegistryCredentials>,
-        /// Whether it is asked over HTTP.
+        /// Whether the registry is reached over HTTP instead of HTTPS.
         plain_http: bool,
     },
     Layout {

@@ -1,4 +1,4 @@
-//! What a template build is started with: a Dockerfile, steps, and what they need.
+//! Inputs of a template build: a Dockerfile, steps, and what they need.
 
 use std::collections::BTreeMap;
 use std::fmt;

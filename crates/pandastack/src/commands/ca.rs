@@ -9,7 +9,7 @@ use pandastack_edge::tls::LocalAuthority;
 use crate::failure::Failure;
 use crate::settings::{AgentArgs, CommonArgs, ControlArgs, Settings};
 
-/// Where Debian-based systems keep additional trusted certificates.
+/// Path of the authority's certificate, among the additional trusted certificates of Debian-based systems.
 const TRUSTED: &str = "/usr/local/share/ca-certificates/pandastack.crt";
 
 /// Subcommands.

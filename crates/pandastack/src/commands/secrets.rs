@@ -44,7 +44,7 @@ pub struct InstallArgs {
     from: PathBuf,
 }
 
-/// Where the secret and the control server are.
+/// Arguments that locate the secret and the control server.
 #[derive(Debug, clap::Args)]
 pub struct SecretArgs {
     #[command(flatten)]
@@ -142,7 +142,7 @@ fn install(args: &InstallArgs) -> Result<()> {
     secret::write(&file, &new.ring().to_text())
 }
 
-/// Applies what was asked for to the generations.
+/// Applies the requested step of a rotation to the generations.
 fn change(ring: &mut SecretRing, args: &RotateArgs, server: &SecretStatus) -> Result<()> {
     if args.finish {
         if server.rows_sealed_with != Some(ring.current().number) {

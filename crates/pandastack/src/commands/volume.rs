@@ -11,7 +11,7 @@ use super::runtime::with_client;
 use super::wait::shown;
 use crate::output::{Output, age, fields, size};
 
-/// What continues when the wait for a copy is interrupted.
+/// Message of an interrupted wait for a copy, which continues.
 const COPIED: &str = "the copy is still made; `pandastack volume list` shows it";
 
 /// Subcommands.

@@ -52,7 +52,7 @@ pub async fn or_interrupt<T>(background: &str, work: impl Future<Output = Result
     }
 }
 
-/// The same for one call that takes a while: on a terminal a line says what is done and for how long.
+/// The same for one long call: on a terminal, a line shows the operation and its duration so far.
 pub async fn shown<T>(
     what: impl Into<String>,
     background: &str,

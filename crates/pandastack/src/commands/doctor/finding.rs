@@ -21,7 +21,7 @@ pub struct Finding {
     pub name: String,
     /// The result.
     pub verdict: Verdict,
-    /// What was found.
+    /// Description of the result.
     pub detail: String,
     /// How to fix it.
     #[serde(skip_serializing_if = "Option::is_none")]

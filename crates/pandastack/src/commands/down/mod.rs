@@ -40,7 +40,7 @@ pub struct Args {
     purge: bool,
 }
 
-/// What to do with running sandboxes.
+/// Action on running sandboxes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Sandboxes {
     /// Keep sandboxes running; the next `up` reconnects to them

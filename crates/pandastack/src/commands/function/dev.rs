@@ -1,7 +1,7 @@
 //! `pandastack fn dev`: runs a function as local processes and restarts it when a file changes.
 //!
-//! It uses the platform's runtime, so a handler behaves as it does when deployed. It is not
-//! isolated: it runs as the current user, with that user's files, network and installed packages.
+//! The function runs in the platform's runtime, so a handler behaves as it does when deployed. It is
+//! not isolated: it runs as the current user, with that user's files, network and installed packages.
 //! `pandastack fn deploy --watch` runs it on the server instead.
 
 use std::path::PathBuf;

@@ -54,7 +54,7 @@ fn summary(template: &Template) -> String {
     format!("template {} is {}", template.name, readers(template).unwrap_or_default())
 }
 
-/// Who else may use a template; `None` if it belongs to another workspace or to the platform.
+/// Describes who else may use a template; `None` if it belongs to another workspace or to the platform.
 pub fn readers(template: &Template) -> Option<String> {
     let sharing = template.sharing.as_ref()?;
     let names = sharing.workspaces.iter().map(WorkspaceId::as_str).collect::<Vec<_>>().join(", ");

@@ -1,4 +1,4 @@
-//! What `pandastack template build` builds: a Dockerfile with its directory, or a container image.
+//! Source of `pandastack template build`: a Dockerfile with its directory, or a container image.
 
 use std::path::{Path, PathBuf};
 
@@ -37,7 +37,7 @@ pub(super) struct SourceArgs {
 pub(super) enum Upload {
     /// None.
     Nothing,
-    /// What a directory contains.
+    /// The contents of a directory.
     Directory(PathBuf),
     /// An archive as it is.
     Archive(PathBuf),
