@@ -84,10 +84,10 @@ struct ScaleArgs {
     /// Prefix of its interfaces
     #[arg(long, value_name = "PREFIX")]
     net_prefix: String,
-    /// Where the raw samples go
+    /// Directory for raw samples
     #[arg(long, value_name = "DIR", default_value = "bench/results")]
     results: PathBuf,
-    /// Where the plots go
+    /// Directory for plots
     #[arg(long, value_name = "DIR", default_value = "bench/plots")]
     plots: PathBuf,
 }
@@ -110,7 +110,7 @@ struct PostgresArgs {
     /// `pgbench`, with TLS
     #[arg(long, value_name = "FILE")]
     pgbench: PathBuf,
-    /// Where the raw samples go
+    /// Directory for raw samples
     #[arg(long, value_name = "DIR", default_value = "bench/results")]
     results: PathBuf,
 }
@@ -133,7 +133,7 @@ struct AppsArgs {
     /// First address of its network
     #[arg(long, value_name = "ADDRESS")]
     network: std::net::Ipv4Addr,
-    /// Where the raw samples go
+    /// Directory for raw samples
     #[arg(long, value_name = "DIR", default_value = "bench/results")]
     results: PathBuf,
 }
@@ -150,7 +150,7 @@ struct WakeArgs {
     /// Data directory of the measured platform
     #[arg(long, value_name = "DIR")]
     data_dir: PathBuf,
-    /// Where the raw samples go
+    /// Directory for raw samples
     #[arg(long, value_name = "DIR", default_value = "bench/results")]
     results: PathBuf,
 }
@@ -161,7 +161,7 @@ struct NetworkArgs {
     /// Enough samples for percentiles that are worth publishing
     #[arg(long)]
     full: bool,
-    /// Where the raw samples go
+    /// Directory for raw samples
     #[arg(long, value_name = "DIR", default_value = "bench/results")]
     results: PathBuf,
 }
@@ -175,7 +175,7 @@ struct FunctionsArgs {
     /// Data directory of the measured platform
     #[arg(long, value_name = "DIR")]
     data_dir: PathBuf,
-    /// Where the raw samples go
+    /// Directory for raw samples
     #[arg(long, value_name = "DIR", default_value = "bench/results")]
     results: PathBuf,
 }
@@ -189,10 +189,10 @@ struct StateArgs {
     /// Data directory of the measured platform
     #[arg(long, value_name = "DIR")]
     data_dir: PathBuf,
-    /// Where the raw samples go
+    /// Directory for raw samples
     #[arg(long, value_name = "DIR", default_value = "bench/results")]
     results: PathBuf,
-    /// Where the plots go
+    /// Directory for plots
     #[arg(long, value_name = "DIR", default_value = "bench/plots")]
     plots: PathBuf,
 }
@@ -212,7 +212,7 @@ struct CreateArgs {
     /// Key of the second platform
     #[arg(long, value_name = "KEY")]
     plain_key: Option<String>,
-    /// Where the raw samples go
+    /// Directory for raw samples
     #[arg(long, value_name = "DIR", default_value = "bench/results")]
     results: PathBuf,
 }

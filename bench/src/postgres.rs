@@ -1,7 +1,9 @@
-//! Managed databases: what creating, branching, waking and restoring cost, and what the way through the edge takes.
+//! Managed databases: the cost of creating, branching, waking and restoring them, and of the way through the
+//! edge.
 //!
-//! Clients are `psql` and `pgbench`, as people use them. Yardsticks are taken in the same run: a create of `base`, a bare restore of what
-//! the database sleeps on, and `pgbench` straight to the machine's own address, past the edge.
+//! Clients are `psql` and `pgbench`, as people use them. Yardsticks are taken in the same run: a create of
+//! `base`, a bare restore of the database's saved state, and `pgbench` straight to the machine's own address,
+//! past the edge.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -218,8 +220,9 @@ async fn wakes(setup: &Setup<'_>, database: &Database, plan: Plan, report: &mut 
     measured
 }
 
-/// What it sleeps on is restored bare first, and asked the same: the first session of a machine that was just restored takes several times as
-/// long as any after it, since everything it runs is translated anew.
+/// Measures wakes of the bare engine and of the platform in turns. The bare engine restores the same state
+/// and answers the same query: the first session of a machine that was just restored takes several times as
+/// long as any later one, since all code that it runs is translated again.
 async fn wake_in_turns(
     setup: &Setup<'_>,
     database: &Database,

@@ -45,7 +45,7 @@ pub struct Args {
     /// Prefix of its interfaces
     #[arg(long, value_name = "PREFIX")]
     net_prefix: String,
-    /// Where the raw samples go
+    /// Directory for raw samples
     #[arg(long, value_name = "DIR", default_value = "bench/results")]
     results: PathBuf,
 }

@@ -109,7 +109,7 @@ pub fn give_back(path: &Path) -> Result<()> {
     run(chown)
 }
 
-/// Installs what the product and the Python SDK need. The `pandastack` program is built by now.
+/// Installs packages that the product and the Python SDK need. The `pandastack` program must be built.
 pub fn install_for_product() -> Result<()> {
     let listed = read(with_args(program(tree::pandastack()), &["host-packages"]))?;
     let mut packages: Vec<String> = listed.lines().map(str::to_owned).collect();
@@ -125,12 +125,12 @@ pub fn install_for_tests() -> Result<()> {
     install(missing(NODE).chain(missing(TOOLS)).collect())
 }
 
-/// Installs what a release is packaged with.
+/// Installs the tools that package a release.
 pub fn install_for_dist() -> Result<()> {
     install(missing(PACKAGING).chain(missing(NODE)).collect())
 }
 
-/// Installs what the web console is built with.
+/// Installs the tools that build the web console.
 pub fn install_node() -> Result<()> {
     install(missing(NODE).collect())
 }

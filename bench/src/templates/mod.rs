@@ -22,7 +22,7 @@ pub struct Args {
     /// Data directory of the measured platform
     #[arg(long, value_name = "DIR")]
     data_dir: PathBuf,
-    /// Where the raw samples go
+    /// Directory for raw samples
     #[arg(long, value_name = "DIR", default_value = "bench/results")]
     results: PathBuf,
 }

@@ -1,7 +1,7 @@
-//! A hostile workspace beside a working one: what the working one notices, and what memory is left behind.
+//! A hostile workspace beside a working one: its effect, and the memory that it leaves behind.
 //!
-//! The working tenant does the same all the time. Its neighbour first does that, too, with its full share,
-//! and then one attack after another. Every latency with an attack is held against the one beside the
+//! The working tenant repeats the same work. Its neighbour first does that, too, with its full share, and
+//! then one attack after another. Latencies during each attack are compared with those beside the
 //! well-behaved neighbour.
 
 mod attacks;
@@ -36,7 +36,7 @@ pub struct Args {
     /// Data directory of the measured platform
     #[arg(long, value_name = "DIR")]
     data_dir: PathBuf,
-    /// Where the raw samples go
+    /// Directory for raw samples
     #[arg(long, value_name = "DIR", default_value = "bench/results")]
     results: PathBuf,
 }

@@ -23,7 +23,7 @@ def unpacked(names: "tuple[str, ...]", to: Path) -> Path:
         script = """apt-get download "$@" || { apt-get update -q && apt-get download "$@"; }
         for package in *.deb; do dpkg -x "$package" .; done; rm ./*.deb"""
         subprocess.run(["sh", "-ec", script, "sh", *names], cwd=to, check=True, capture_output=True)
-        # It starts itself again without variables.
+        # buildah starts itself again without variables.
         paths = ":".join(str(to / path) for path in LIBRARIES)
         change = [to / "usr/bin/patchelf", "--force-rpath", "--set-rpath", paths, to / "usr/bin/buildah"]
         subprocess.run([str(word) for word in change], check=True)
@@ -72,7 +72,7 @@ class Buildah:
         return settings
 
     def tree(self, image: str) -> Dict[str, str]:
-        """What is at every path of an image, as [`line`] says it."""
+        """The entry at every path of an image, in the form of [`line`]."""
         container = self.run("from", "--signature-policy", self.policy, "--pull-never", image)
         try:
             return tree_of(Path(self.run("mount", container)))

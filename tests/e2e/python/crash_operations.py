@@ -1,6 +1,6 @@
-"""What is done to sandboxes while something is killed, the steps it is held at, and what must be true afterwards.
+"""Operations on sandboxes with kills in between, the steps at which they are held, and the required result.
 
-Of each operation: it happened or it did not; what was acknowledged is there; the same call again works.
+For each operation: it happened or it did not; acknowledged changes are there; the same call works again.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Operation:
         return {answer_of(cell.label)}
 
     def lives(self, world: World, cell: Cell) -> bool:
-        """Whether the sandbox is there with all it had. It may be lost only with its machine."""
+        """Whether the sandbox exists with all its state. It may be lost only with its machine."""
         fate = world.fate(cell.sandbox, LOOK, self.expected(cell))
         may_be_lost = cell.is_lossy() and cell.step not in self.sleeping
         assert fate == "alive" or (fate == "failed" and may_be_lost), fate
@@ -138,7 +138,7 @@ class Create(Operation):
         assert list(world.sandboxes(cell.label)) == [made], "one call made one sandbox"
 
     def was_lost(self, world: World, cell: Cell, made: str) -> bool:
-        """Whether its machine was killed after it was made. Then it can be deleted."""
+        """Whether the new sandbox lost its machine. Such a sandbox can be deleted."""
         fate = world.fate(made, "echo $cell", {f"{cell.label}\n"})
         assert fate == "alive" or cell.is_lossy(), fate
         if fate == "failed":

@@ -51,7 +51,7 @@ def kill_server(database: Database) -> None:
 
 
 def connects_again(url: str) -> bool:
-    """Whether a client gets through. One that comes at the moment of a server's death is cut off, and tries again."""
+    """Whether a client can connect. A client whose server dies meanwhile is disconnected, and tries again."""
     try:
         with psycopg.connect(url, connect_timeout=120):
             return True

@@ -1,8 +1,8 @@
-"""What only `cargo xtask test --full` runs, and why: the one table of it.
+"""The table of tests that only `cargo xtask test --full` runs, with the reasons.
 
 Every run has to end within half an hour on two processors. A test belongs here if it takes long and most of
-what it proves is proved by something quicker, which its reason names. A name stands for all its cases, or for
-one of them with its `[case]`.
+what it proves is proved by something quicker, which its reason names. A name means all cases of the test,
+or with its `[case]` one of them.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ FULL_ONLY: Dict[str, str] = {
 
 
 def reason_of(test: str) -> Optional[str]:
-    """Why this test, `file::name` or `file::name[case]`, does not run now."""
+    """Reason why this test, `file::name` or `file::name[case]`, does not run now."""
     reason = FULL_ONLY.get(test) or FULL_ONLY.get(test.partition("[")[0])
     return None if FULL or reason is None else f"{reason}: cargo xtask test --full"
 

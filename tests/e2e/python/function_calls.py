@@ -76,7 +76,7 @@ class Made:
         return self.api.post(f"/functions/{name}/deploy", files={"bundle": bundle})
 
     def refused(self, name: str, files: Dict[str, Source]) -> str:
-        """Why a deploy failed, whether it did so before its call was answered or after."""
+        """Reason why a deploy failed, before or after its call was answered."""
         answer = self.upload(name, files)
         if answer.status_code != 200:
             return str(error_body(answer)["error"])

@@ -127,7 +127,8 @@ def test_an_agent_kill_during_a_deploy_leaves_one_live_version(
     world.strike("agent", [])
     wait_until("it is over", lambda: apps.deployment(begun)["status"] not in UNDER_WAY, DEPLOY_SECONDS)
     ended = apps.deployment(begun)
-    # What its machine was told is lost with the agent: it may fail, but says so and leaves what serves alone.
+    # Requests to its machine are lost with the agent: the deployment may fail, but it reports that and leaves
+    # the serving version alone.
     assert ended["status"] == "live" or (ended["status"] == "failed" and step not in SWITCHED), ended["build_logs"]
     expect = new if ended["status"] == "live" else before
     wait_until("it answers", lambda: shows(apps, served, expect), 120)
@@ -137,7 +138,7 @@ def test_an_agent_kill_during_a_deploy_leaves_one_live_version(
 
 
 def shows(apps: Apps, app: Dict[str, Any], text: str) -> bool:
-    """Whether it answers with that page. An agent that was just started may still be taking its machines over."""
+    """Whether the app answers with that page. A new agent may still be adopting its machines."""
     try:
         answer = httpx.get(apps.api + "/", headers={"host": f"{app['name']}.localhost"}, timeout=60)
     except httpx.TransportError:

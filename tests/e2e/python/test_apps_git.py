@@ -167,7 +167,7 @@ def test_a_push_is_not_lost_when_the_git_host_lags(world: Tuple[Platform, Path],
     assert client.page("lagging") == "fourth"
     wait_until("the late commit is not pending", lambda: [state for _, state, _ in host.of(third)][-1:] == ["error"], 60)
     assert [state for _, state, _ in host.of(fourth)][-1] == "success"
-    # Nobody told of the push between, because its message says to skip it, and the branch still shows where it was before that.
+    # The push in between was not reported, as its message demands: the branch shows the commit before it.
     skipped, last = (repository.push({"index.html": text}, "elsewhere") for text in ("skipped", "last"))
     done = client.live("lagging", forge.push("6", last, before=skipped).json()["deployment_id"])
     assert done["git_commit"] == last and "is out of date" not in done["build_logs"], done["build_logs"]
@@ -414,7 +414,7 @@ def test_a_pull_request_has_a_preview_until_it_is_closed(world: Tuple[Platform, 
     for key, secret, scope in [("SECRET", True, "all"), ("LIVE", False, "production"), ("TRIAL", False, "preview")]:
         value = "s3cret" if secret else key.lower()
         client.call("PUT", f"/apps/store/env/{key}", 200, json={"value": value, "secret": secret, "scope": scope})
-    # Those of the repository come after the app's own.
+    # Variables of the repository come after the app's own.
     for key, value, secret in [("SHARED", "shared", False), ("HIDDEN", "s3cret2", True), ("TRIAL", "other", False)]:
         client.call("PUT", f"/repos/1/preview-env/{key}", 200, json={"value": value, "secret": secret})
     hook = Hook(client, "store", "hush")
@@ -443,7 +443,7 @@ def test_a_pull_request_has_a_preview_until_it_is_closed(world: Tuple[Platform, 
     wait_until("the host is told", lambda: host.of(second) == said, 60)
     assert host.told[0]["path"] == f"/api/repos/team/previewed/statuses/{first}"
     host.shutdown()
-    # They outlive the server, and closing one ends it wholly and for good.
+    # Previews outlive the server, and closing a pull request ends its preview for good.
     machine = client.call("GET", "/apps/store/previews/7", 200)["sandbox_id"]
     kill(world[0], "control")
     wait_until("the server is back", lambda: answers(client, "/apps/store/previews/7"), 60)

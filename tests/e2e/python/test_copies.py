@@ -137,7 +137,7 @@ def test_a_snapshot_in_use_gets_a_zygote(client: PandaStack, platform: Platform,
     second = make()
     assert second.boot_mode == "restore"
 
-    # Where memory is short, only another restore asks for a zygote again.
+    # If memory is short, the zygote is requested again only by another restore.
     def forked() -> Optional[Sandbox]:
         made = make()
         if made.boot_mode == "fork":

@@ -203,7 +203,7 @@ def test_archiving_catches_up_after_an_outage(client: PandaStack, database: Data
 
 
 def test_unarchived_wal_of_a_sleeping_database_is_reported_until_it_wakes(client: PandaStack, database: Database) -> None:
-    """That the archive is back does not bring what was written while it was away."""
+    """The return of the archive alone does not archive WAL that was written while it was away."""
     first_base(client, database["id"])
     before = client.databases.backups(database["id"])
     with archive_down(database["id"]):

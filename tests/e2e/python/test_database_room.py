@@ -76,7 +76,7 @@ def test_a_full_disk_makes_a_database_read_only_until_it_grows(client: PandaStac
     with pytest.raises(BadRequestError, match="is full"):
         client.databases.query(database["id"], "INSERT INTO filled (body) VALUES ('x')")
 
-    # Who says so may write, to free room; but not until there is none.
+    # A client can request a writable transaction, to free room, but cannot fill the disk with it.
     take_room(database, LIMIT_MB // 2 + 20)
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("BEGIN READ WRITE")

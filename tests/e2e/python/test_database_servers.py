@@ -1,5 +1,7 @@
-"""What a database acknowledged is there after the platform's own servers were killed while it was written to, and in its backups, which
-are in a bucket here. Databases have names here, and one port for all of them."""
+"""Acknowledged writes survive kills of the platform's own servers, in the database and in its backups.
+
+Backups are in a bucket here. Databases have names here, and one port for all of them.
+"""
 
 from __future__ import annotations
 
@@ -165,7 +167,7 @@ def two(platform: Platform, client: PandaStack, database: Database) -> Iterator[
 
 
 def whose(connection: Any) -> Any:
-    """Which database it is, and whether its server is asked by the pooler, which is in its machine."""
+    """The database of a connection, and whether its server is reached through the pooler in its machine."""
     with connection:
         return connection.execute("SELECT id, inet_client_addr() IS NULL FROM whose").fetchone()
 
@@ -244,7 +246,7 @@ def test_wal_followers_do_not_wake_a_database_that_is_falling_asleep(
     pausing.start()
     try:
         wait_until("it falls asleep", lambda: faults.reached(point, set()) and not following(), 60)
-        # That nothing happens for a time is what is tested here and below.
+        # Here and below, the test is that nothing happens for a time.
         falls_asleep = lambda: pausing.is_alive() and not is_asleep()  # noqa: E731
         stays("it falls asleep", falls_asleep, LOOKED_FOR_SECONDS)
     finally:

@@ -146,7 +146,7 @@ def test_a_secret_is_in_no_layer(platform: Platform, client: PandaStack) -> None
 
     def search() -> Optional[subprocess.CompletedProcess[str]]:
         found = subprocess.run(["grep", "-rlF", secret, kept], capture_output=True, text=True)
-        # What is pruned behind a build may vanish while it is read: 2.
+        # Files that are pruned behind a build may vanish while they are read: status 2.
         return found if found.returncode != 2 else None
 
     found = wait_until("searched", search, 120)

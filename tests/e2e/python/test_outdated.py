@@ -82,7 +82,7 @@ def test_an_outdated_state_is_listed_refused_and_restarted(platform: Platform) -
         with client.sandboxes.create(from_snapshot=snapshot) as copy:
             assert new_boot(copy) != before and not copy.exec("cat /dev/shm/count").ok
 
-        # What another policy would have the agent keep.
+        # The file that the agent would keep under another policy.
         kept = store / "snapshots" / snapshot / "outdated.json"
         content = json.loads(kept.read_text())
         wait_until("a refusal", lambda: refused(client, snapshot, kept, content), 180)

@@ -1,4 +1,4 @@
-"""What the SDK promises beside its calls: what it costs, and that many streams at once lose nothing.
+"""Promises of the SDK beside its calls: its cost, and that many streams at once lose nothing.
 
 `PANDASTACK_SHOW_BARS=1` prints the figures for `bench/README.md`.
 """

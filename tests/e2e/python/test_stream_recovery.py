@@ -92,7 +92,7 @@ def test_calls_to_a_dead_machine_fail_at_once(platform: Platform, sandbox: Sandb
             assert refused.code == "sandbox_failed", refused
             return True
         except PandaStackError:
-            # Nobody has seen yet that its machine is gone.
+            # The loss of its machine is not noticed yet.
             return False
         return False
 

@@ -192,6 +192,6 @@ def kill_the_leader(platform: ReplicatedPlatform, mirror: Sandbox) -> None:
 
 
 def leads(platform: ReplicatedPlatform, url: str) -> bool:
-    """Whether what only the leader does is answered there."""
+    """Whether this server answers calls that only the leader serves."""
     headers = {"Authorization": f"Bearer {platform.token()}"}
     return httpx.get(f"{url}/v1/schedules", headers=headers).status_code == 200

@@ -45,7 +45,7 @@ def upgrade(platform: Platform) -> None:
 
 
 def is_reached(sandbox: Sandbox) -> bool:
-    """Whether the new agent was found already: the API answers before it."""
+    """Whether the new agent can be reached: the API answers before that."""
     try:
         return sandbox.exec("true", timeout_seconds=30).exit_code == 0
     except CapacityError:

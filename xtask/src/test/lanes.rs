@@ -85,7 +85,7 @@ fn files_of(listed: &str) -> VecDeque<String> {
     files
 }
 
-/// Duration of a file in the last run, or else about what it takes.
+/// Duration of a file in the last run, or an estimate.
 fn last_seconds(file: &str) -> u64 {
     let log = std::fs::read_to_string(log_path(file)).unwrap_or_default();
     log.lines().rev().find_map(seconds_of).unwrap_or_else(|| usual_seconds(file))

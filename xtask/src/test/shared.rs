@@ -62,21 +62,21 @@ impl SharedPlatform {
 }
 
 enum State {
-    /// No lane has tried to start it yet, or one is starting it.
+    /// The platform was not started yet, or is starting.
     Expected,
     Running(Arc<SharedPlatform>),
-    /// It failed to start, or was stopped.
+    /// The platform failed to start, or was stopped.
     Absent,
 }
 
-/// Where lanes find the platform.
+/// The platform that lanes share. Those that need it wait until it has started.
 pub struct Shared {
     state: Mutex<State>,
     settled: Condvar,
 }
 
 impl Shared {
-    /// Nothing has started yet.
+    /// Before the start of the platform.
     pub fn new() -> Self {
         Self { state: Mutex::new(State::Expected), settled: Condvar::new() }
     }
@@ -116,7 +116,7 @@ impl Shared {
         }
     }
 
-    /// Stops the platform; what is left of it.
+    /// Stops the platform and returns what it left behind.
     pub fn stop(&self) -> Result<Vec<String>> {
         let State::Running(shared) = std::mem::replace(&mut *self.lock(), State::Absent) else {
             return Err(anyhow!(NOT_STARTED));

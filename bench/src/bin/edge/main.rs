@@ -51,7 +51,7 @@ enum Command {
         /// WebSockets to hold open; 0 for none
         #[arg(long, default_value_t = WEBSOCKETS)]
         websockets: usize,
-        /// Where results are written
+        /// Directory for results
         #[arg(long)]
         results: Option<PathBuf>,
     },

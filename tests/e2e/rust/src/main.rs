@@ -14,9 +14,9 @@ use tokio_postgres::{Client, Config, Statement};
 
 use tls::Tls;
 
-/// How long any of it may take; an emulated machine is slow.
+/// Longest time for any step; an emulated machine is slow.
 const WAIT: Duration = Duration::from_secs(60);
-/// Between two looks at what a server does.
+/// Interval between checks of a server's state.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 #[tokio::main]
@@ -74,7 +74,7 @@ async fn double(client: &Client, statement: &Statement, n: i32) -> Result<i32> {
     Ok(row.get(0))
 }
 
-/// What is rolled back is gone, what is committed is seen by others.
+/// Rolled-back rows are gone; other connections see committed ones.
 async fn transactions(url: &str, tls: &Tls) -> Result<()> {
     let mut client = connect(url, tls).await?;
     client.batch_execute("DROP TABLE IF EXISTS rust; CREATE TABLE rust (n int4)").await?;

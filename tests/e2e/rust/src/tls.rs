@@ -31,7 +31,7 @@ impl Tls {
         Self::with_roots(roots)
     }
 
-    /// Nobody.
+    /// Trusts no authority.
     pub fn trusting_nobody() -> Result<Self> {
         Self::with_roots(RootCertStore::empty())
     }
