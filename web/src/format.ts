@@ -1,4 +1,4 @@
-/** Values as people read them. */
+/** Formats values for people. */
 
 const BYTES = ["B", "KB", "MB", "GB", "TB"];
 
@@ -45,7 +45,7 @@ export function when(at: string | undefined): string {
   return at ? new Date(at).toLocaleString() : "–";
 }
 
-/** A name of the wire in words: `cpu_ms` is `cpu ms`. */
+/** Splits a field name of the API into words: `cpu_ms` becomes `cpu ms`. */
 export function words(name: string): string {
   return name.replaceAll("_", " ");
 }

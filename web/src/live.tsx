@@ -11,9 +11,9 @@ import { api, queries } from "./api";
 
 /** Events kept for the overview. */
 const EVENTS_KEPT_MAX = 200;
-/** Reloads happen at most this often. */
+/** Minimum interval between reloads. */
 const RELOAD_MS = 400;
-/** Between two attempts to follow. */
+/** Interval between attempts to follow. */
 const RETRY_MS = 2_000;
 
 interface Live {

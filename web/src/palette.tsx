@@ -8,7 +8,7 @@ import { useApps, useCan, useDatabases, useSandboxes } from "./api";
 import { PLACES } from "./shell";
 import { Status } from "./ui/basics";
 
-/** More would slow down typing; the search narrows. */
+/** Maximum number of results shown: more would slow down typing. */
 const SHOWN_MAX = 500;
 
 export default function Palette({ onClose }: { onClose: () => void }) {

@@ -17,7 +17,7 @@ SECRETS = {
 
 
 def printed(thing):
-    """What printing shows, without the word that tells the async class apart."""
+    """The printed form, without the word that distinguishes the async class."""
     return repr(getattr(thing, "_target", thing)).replace("Async", "", 1)
 
 

@@ -12,7 +12,7 @@ import type { Signature } from "./check.js";
 
 /** What public methods take, by class. */
 export const SIGNATURES: Readonly<Record<string, Readonly<Record<string, Signature>>>> = `;
-/** Objects that are told by what they are, not by their fields. */
+/** Objects that are recognized by their class, not by their fields. */
 const TOLD_BY_NAME = new Set(["Uint8Array", "ArrayBuffer", "Date", "AbortSignal"]);
 /** Classes whose constructor is public. It is found under `new`. */
 const MADE_BY_USERS = ["PandaStack"];
@@ -82,7 +82,7 @@ function isPublic(member) {
   return !isHidden && !ts.isPrivateIdentifier(member.name) && ts.isIdentifier(member.name);
 }
 
-/** What the public methods of a class take. Of overloads, the declaration with the body takes all. */
+/** Arguments of the public methods of a class. Of overloads, the declaration with the body takes all. */
 function methodsOf(declaration) {
   const methods = {};
   for (const member of declaration.members) {

@@ -51,7 +51,7 @@ export type AppInfo = JsonObject & WireRecord<{
   active_deployment_id?: string;
   webhook_url?: string;
   poll_seconds?: number;
-  /** Which pull requests get a preview: `off`, `branches` or `all`. */
+  /** Pull requests that get a preview: `off`, `branches` or `all`. */
   previews?: string;
   databases?: JsonObject[];
   /** The app that this one is a preview of. */

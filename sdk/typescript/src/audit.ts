@@ -50,11 +50,11 @@ export interface OutdatedState {
   /** Service that owns the state, such as `app:ID`. */
   owner?: string;
   components: OutdatedComponent[];
-  /** When the owner was told that an action follows. */
+  /** Time at which the owner was notified of the coming action. */
   reported_at?: string;
   action: "keep" | "refuse" | "cold-restart";
   action_from?: string;
-  /** How to bring the state up to date. */
+  /** Instruction for bringing the state up to date. */
   next_step: string;
 }
 

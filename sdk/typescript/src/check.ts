@@ -1,7 +1,7 @@
 /**
  * Checks arguments against the signature of the method that they are given to.
  *
- * What must hold: a value of the wrong type is refused by the argument's name before anything is sent;
+ * Invariants: a value of the wrong type is refused by the argument's name before anything is sent;
  * a value that the signature allows is passed on untouched. Values could be secrets, so messages name
  * only their types.
  */
@@ -20,7 +20,7 @@ export type Shape =
 /** Shapes by name; a name that ends with `?` may be left out. */
 export type Takes = Readonly<Record<string, Shape>>;
 
-/** What a method takes, in order, and how it fails: a promise is rejected, everything else throws. */
+/** Arguments of a method, in order, and how it fails: a promise is rejected, everything else throws. */
 export interface Signature {
   readonly isAsync: boolean;
   readonly takes: Takes;

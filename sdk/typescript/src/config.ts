@@ -1,7 +1,7 @@
 /**
- * Where the server's address and the key come from.
+ * Sources of the server's address and the key.
  *
- * Order, for each of the two on its own: option, environment, `config.json` (where there is a file
+ * Order, for each of the two separately: option, environment, `config.json` (where there is a file
  * system), default. The config file's token belongs to the config file's server: it is never sent to
  * another origin. The file is read at the first call, since not every runtime can read one at once.
  */

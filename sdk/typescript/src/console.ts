@@ -19,7 +19,7 @@ export interface ConsoleSession extends JsonObject {
 export interface LoginProvider extends JsonObject {
   /** Name to show. */
   name: string;
-  /** Where a browser begins to sign in. */
+  /** Address at which a browser starts to sign in. */
   url: string;
 }
 

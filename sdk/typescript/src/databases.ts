@@ -112,7 +112,7 @@ export type DatabaseStats = WireRecord<{
   cache_hit_percent: number;
   /** Room for data. */
   storage_bytes: number;
-  /** Of it, what is taken on the host's disk; a branch shares with its original until either is written. */
+  /** Bytes of it on the host's disk; a branch shares with its original until either is written. */
   storage_used_bytes: number;
 }>;
 

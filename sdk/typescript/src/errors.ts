@@ -1,7 +1,7 @@
 /**
  * Every error this package throws on purpose.
  *
- * One tree under {@link PandaStackError}. What must hold: an error made from a server's answer carries
+ * One tree under {@link PandaStackError}. Invariants: an error made from a server's answer carries
  * its `status`, `code` and `requestId`, and its message ends with a `hint:` line whenever there is a
  * next step to name. Turning a status into a class happens in {@link errorFromResponse} only.
  */

@@ -46,7 +46,7 @@ export interface OutputGap {
   to: number;
 }
 
-/** Where a stream comes from. */
+/** Source of a stream. */
 interface StreamDetails {
   path?: string | undefined;
   ends?: { stdout: number; stderr: number };
@@ -237,7 +237,7 @@ export class ExecStream implements AsyncIterable<ExecChunk> {
 checked({ ExecStream });
 printed(ExecStream, "ExecStream", ["processId", "exitCode"]);
 
-/** Asks for what was not seen yet. */
+/** Call that asks for the output not seen yet. */
 function outputCall(path: string, ends: { stdout: number; stderr: number }, msMax: number | undefined): Call {
   const query = { stdout_offset: String(ends.stdout), stderr_offset: String(ends.stderr) };
   return { ...get(`${path}/output`, query), accept: "text/event-stream", msMax, isCommand: true };

@@ -13,7 +13,7 @@ const CONCURRENCY = 4;
 const TAIL_CHARS = 4096;
 /** Changed files that are listed of one branch. */
 const FILES_MAX = 200;
-/** Distinguished by its time from what a branch writes. */
+/** Its time distinguishes it from files that a branch writes. */
 const MARKER = "/run/.pandastack-explore";
 /** Directory in which changed files are searched. */
 const ROOTS = ["/srv", "/app", "/work", "/workspace", "/root", "/home", "/tmp"];

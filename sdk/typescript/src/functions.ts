@@ -98,7 +98,7 @@ export type FunctionVersion = WireRecord<{
   code_sha256?: string;
   /** Duration of the deploy. */
   build_ms?: number;
-  /** Whether its dependencies were there already. */
+  /** Whether its dependencies were reused from an earlier deployment. */
   dependencies_reused?: boolean;
 }>;
 

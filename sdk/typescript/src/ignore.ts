@@ -22,7 +22,7 @@ export class Ignore {
     return this.#rules.some((rule) => rule.keep);
   }
 
-  /** Whether a path, relative to the directory, is left out. */
+  /** Whether a path, relative to the directory, is excluded. */
   excludes(path: string): boolean {
     let excluded = false;
     for (const { keep, regex } of this.#rules) {
@@ -41,7 +41,7 @@ function partsOf(pattern: string): string[] {
   return parts;
 }
 
-/** A pattern, which also matches everything below what it matches. */
+/** A pattern, which also matches everything below a matching path. */
 function regexOf(parts: string[]): RegExp {
   let text = "";
   parts.forEach((part, index) => {

@@ -11,7 +11,10 @@ import { Ignore } from "./ignore.js";
 import { type Builtins, importBuiltin } from "./runtime.js";
 import { entries, type Entry, type EntryKind, header, padding, trailer } from "./tar.js";
 
-/** An archive of what is in a directory, in order of names, without what is named in `leftOut`. Throws at once if it is none. */
+/**
+ * An archive of a directory, in order of names, without entries named in `leftOut`. Throws at once if the
+ * path is not a directory.
+ */
 export async function packTree(localPath: string, leftOut: ReadonlySet<string> = new Set()): Promise<AsyncGenerator<Uint8Array>> {
   const fs = await importBuiltin("fs");
   const path = await importBuiltin("path");
@@ -19,7 +22,7 @@ export async function packTree(localPath: string, leftOut: ReadonlySet<string> =
   return pack(fs, path, localPath, leftOut, new Ignore());
 }
 
-/** An archive of a build directory, without what its `.dockerignore` excludes. */
+/** An archive of a build directory, without files that its `.dockerignore` excludes. */
 export async function packContext(localPath: string): Promise<AsyncGenerator<Uint8Array>> {
   const fs = await importBuiltin("fs");
   const path = await importBuiltin("path");
@@ -93,7 +96,7 @@ export function streamOf(pieces: AsyncIterable<Uint8Array>): ByteSource {
   });
 }
 
-/** An archive that is sent, and what went wrong with its files: that looks like a lost connection from there. */
+/** An archive being sent, with errors of its files, which the sender would see as a lost connection. */
 export interface Watched {
   /** Its pieces, once. */
   pieces(): AsyncGenerator<Uint8Array>;

@@ -1,5 +1,5 @@
 /**
- * What calls return, and how it is read from the server's JSON.
+ * Results of calls, and how they are read from the server's JSON.
  *
  * Records keep the names of the wire (`size_bytes`), as earlier releases had them, and answer to
  * camelCase (`sizeBytes`) too. An unknown field never breaks a client; a missing required one is a
@@ -81,7 +81,7 @@ export interface SandboxInfo {
   /** The sandbox it was forked from. */
   parent_id?: string;
   expires_at?: string;
-  /** Why it failed. */
+  /** Reason for the failure. */
   failure?: string;
   workspace?: string;
   /** The host it lives on. */
@@ -357,7 +357,7 @@ export type WorkspaceInfo = WireRecord<{
   suspend_reason?: string;
   /** Quotas. For omitted quotas, the platform's limits apply. */
   quota: Record<string, number>;
-  /** What it has. */
+  /** Current usage. */
   used: Record<string, number>;
   default_visibility?: string;
 }>;

@@ -1,7 +1,7 @@
 /**
  * A process of a sandbox: started, followed, written to and ended by id.
  *
- * It belongs to the sandbox, not to this client: it outlives connections, restarts of the servers and
+ * The process belongs to the sandbox, not to this client: it outlives connections, restarts of the servers and
  * sleep. A handle can be made again at any time with `sandbox.process(id)`.
  */
 
@@ -15,7 +15,7 @@ import type { Transport } from "./transport.js";
 import { type Call, type Command, execBody, type ExecOptions, get, given } from "./wire.js";
 import { MACHINE_MS_MAX, post, sandboxPath } from "./wire.js";
 
-/** One wait of the server; asked again until the process has ended. */
+/** Duration of one long poll, repeated until the process has ended. */
 const WAIT_SECONDS = 25;
 /** One write to a process's input lasts as long as the process takes to read it. */
 const STDIN_MS_MAX = 300_000;

@@ -1,4 +1,4 @@
-// What a template is built from, in code instead of a Dockerfile.
+// Recipe of a template, in code instead of a Dockerfile.
 import { BadRequestError } from "./errors.js";
 import type { ReadyCheck, TemplateBuildStep } from "./template-builds.js";
 

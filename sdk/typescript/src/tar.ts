@@ -37,7 +37,7 @@ const FLAGS: Record<EntryKind, string> = { file: "0", directory: "5", symlink: "
 const encoder = new TextEncoder();
 const decoder = new TextDecoder();
 
-/** The header of an entry, with what long names need before it. */
+/** The header of an entry, preceded by blocks for long names. */
 export function header(entry: Entry): Uint8Array {
   const name = encoder.encode(entry.kind === "directory" ? `${entry.name}/` : entry.name);
   const target = encoder.encode(entry.target);

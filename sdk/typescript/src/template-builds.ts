@@ -1,4 +1,4 @@
-// Templates, and what they are built from.
+// Templates and their builds.
 import { BadRequestError } from "./errors.js";
 import type { JsonObject, WireRecord } from "./models.js";
 import type { TemplateRecipe } from "./recipe.js";
@@ -28,7 +28,7 @@ export type TemplateInfo = WireRecord<{
   volume?: JsonObject;
   /** Version that was built or published: `build_id`, `created_at`, `tags` and `config`. */
   version?: JsonObject;
-  /** Who else may use your template: `public` and `workspaces`. */
+  /** Sharing of your template: `public` and `workspaces`. */
   sharing?: JsonObject;
   /** The workspace that shares it with you. */
   shared_by?: string;
@@ -107,7 +107,7 @@ export interface BuildTemplateOptions {
   debug?: boolean;
 }
 
-/** The options with what the recipe says, if there is one. */
+/** The options with the settings of the recipe, if there is one. */
 export function withRecipe(options: BuildTemplateOptions): BuildTemplateOptions {
   const { recipe, ...others } = options;
   if (recipe === undefined) return options;

@@ -1,7 +1,7 @@
 /**
  * Sending calls: time limits, retries, and conversion of failures to errors.
  *
- * What must hold: every method ends within its limit; every failure leaves as a `PandaStackError`
+ * Invariants: every method ends within its limit; every failure leaves as a `PandaStackError`
  * (or as the caller's own abort reason); no answer grows past its limit in memory.
  */
 
@@ -242,7 +242,7 @@ export class ByteStream {
   }
 }
 
-/** A connection that broke; told apart from other network errors only to decide about resending. */
+/** A broken connection, distinguished from other network errors only to decide about resending. */
 class BrokenConnection extends NetworkError {
   override name = "NetworkError";
 }

@@ -74,7 +74,7 @@ export interface Call {
   /** Whether a timeout in the answer is the command's own. */
   isCommand?: boolean;
   idempotencyKey?: string;
-  /** Headers beyond those that every call has. */
+  /** Headers besides those of every call. */
   extra?: Record<string, string>;
   /** Whether a repeat would apply the call twice, even if its method is idempotent. */
   isOnce?: boolean;
@@ -86,7 +86,7 @@ export function whatOf(call: Call): string {
   return `${call.method} /v1${call.path}`;
 }
 
-/** Whether repeating a call after a lost connection cannot do anything twice. */
+/** Whether a call can be repeated after a lost connection without doing anything twice. */
 export function isResendable(call: Call): boolean {
   const isOneShot = typeof ReadableStream !== "undefined" && call.body instanceof ReadableStream;
   return ["GET", "HEAD", "PUT", "DELETE"].includes(call.method) && !isOneShot && !call.isOnce;

@@ -30,7 +30,7 @@ export async function main(signal: AbortSignal): Promise<string> {
 }
 `;
 
-/** What the compiler says about a program beside the package. */
+/** Errors of the compiler in a program beside the package. */
 function mistakes(dir, program, { lib, ...options }) {
   const file = join(dir, "program.ts");
   writeFileSync(file, program);

@@ -8,7 +8,7 @@ import { Card, Fields, Problem } from "../ui/basics";
 
 const Chart = lazy(() => import("../ui/chart"));
 
-/** Measurements have no event; one every so often while the chart is on the screen. */
+/** Polling interval while the chart is visible: no event reports measurements. */
 const SAMPLE_MS = 5_000;
 const SAMPLES_MAX = 360;
 

@@ -76,7 +76,7 @@ export default function Editor({
       }),
     });
     return () => view.destroy();
-    // The text is only where the document starts.
+    // The text is only the initial value of the document.
   }, [path, readOnly, label]);
   return <div className="editor" ref={box} />;
 }

@@ -3,7 +3,7 @@
 import { useEffect, useRef, useState } from "react";
 import { reasonOf } from "../api";
 
-/** Older lines go. */
+/** Lines to keep; older ones are dropped. */
 const LINES_MAX = 2_000;
 const FLUSH_MS = 120;
 
@@ -46,7 +46,7 @@ export function LogView({
       stop.abort();
       clearInterval(timer);
     };
-    // A new id is a new log; the functions are created again with every render.
+    // Only a new id means a new log; the functions are created again with every render.
   }, [id]);
   useEffect(() => {
     if (atEnd.current && box.current) box.current.scrollTop = box.current.scrollHeight;

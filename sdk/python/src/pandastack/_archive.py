@@ -20,7 +20,7 @@ def spool() -> BinaryIO:
 
 
 def packed(local_path: Union[str, Path], left_out: AbstractSet[str] = frozenset()) -> BinaryIO:
-    """An archive of what is in a directory but for what has one of these names, ready to be read from its beginning."""
+    """An archive of a directory without entries of these names, ready to be read from its beginning."""
 
     def kept(info: tarfile.TarInfo) -> Optional[tarfile.TarInfo]:
         return None if info.name.rsplit("/", 1)[-1] in left_out else info
@@ -40,7 +40,7 @@ def packed(local_path: Union[str, Path], left_out: AbstractSet[str] = frozenset(
 
 
 def packed_context(local_path: Union[str, Path]) -> BinaryIO:
-    """An archive of a build directory without what its ``.dockerignore`` excludes, ready to be read from its beginning."""
+    """An archive of a build directory without files that its ``.dockerignore`` excludes, ready to be read."""
     if not os.path.isdir(local_path):
         raise NotADirectoryError(f"{os.fspath(local_path)!r} is not a directory")
     ignore = Ignore.of(local_path)

@@ -74,7 +74,7 @@ def checked_call(function: F) -> F:
 
 
 class Arguments:
-    """What a method takes."""
+    """The arguments of a method."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._name = function.__qualname__.replace(".__init__", "")

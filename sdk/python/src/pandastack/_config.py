@@ -1,6 +1,6 @@
-"""Where the server's address and the key come from.
+"""Sources of the server's address and the key.
 
-Order, for each of the two on its own: argument, environment, ``config.json``, default. The config
+Order, for each of the two separately: argument, environment, ``config.json``, default. The config
 file's token belongs to the config file's server: it is never sent to another origin.
 """
 
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from .errors import AuthError, BadRequestError
 
-#: Where ``pandastack up`` listens unless told otherwise.
+#: Default address of ``pandastack up``.
 BASE_URL_DEFAULT = "http://127.0.0.1:8080"
 #: A config file longer than this is not ours.
 CONFIG_BYTES_MAX = 64 * 1024

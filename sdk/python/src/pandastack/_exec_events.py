@@ -1,4 +1,4 @@
-"""What the events of an exec stream mean, without any I/O.
+"""The events of an exec stream and their meaning, without any I/O.
 
     stdout | stderr   {"chunk": text, "end": n}             output, in order, up to that byte
     gap               {"stream", "from": n, "to": n}        output that is gone
@@ -43,7 +43,7 @@ class ExecProgress:
 
     @property
     def process_id(self) -> Optional[int]:
-        """The process's id, if the server told where to find it."""
+        """The process's id, if the server sent its path."""
         return int(self._path.rpartition("/")[2]) if self._path else None
 
     @property
@@ -52,7 +52,7 @@ class ExecProgress:
         return self._ends["stdout"], self._ends["stderr"]
 
     def output_call(self, seconds_max: Optional[float]) -> Call:
-        """Asks for what was not seen yet."""
+        """Query that asks for the output not seen yet."""
         query = {"stdout_offset": str(self._ends["stdout"]), "stderr_offset": str(self._ends["stderr"])}
         call = as_event_stream(get(f"{self._path}/output", query), has_limit=False)
         return replace(call, seconds_max=seconds_max, is_command=True)

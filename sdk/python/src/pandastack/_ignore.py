@@ -36,7 +36,7 @@ class Ignore:
             return cls()
 
     def excludes(self, path: str) -> bool:
-        """Whether a path, relative to the directory, is left out."""
+        """Whether a path, relative to the directory, is excluded."""
         excluded = False
         for keep, regex in self._rules:
             if keep == excluded and regex.fullmatch(path):
@@ -45,7 +45,7 @@ class Ignore:
 
 
 def _regex(parts: List[str]) -> Pattern[str]:
-    """A pattern, which also matches everything below what it matches."""
+    """A pattern, which also matches everything below a matching path."""
     text = ""
     for index, part in enumerate(parts):
         last = index == len(parts) - 1

@@ -15,7 +15,7 @@ from typing import Callable, Optional
 
 from .errors import CapacityError, PandaStackError, RateLimitError
 
-#: How long refused creates are repeated, unless the caller or the environment says otherwise.
+#: Default time for which refused creates are repeated.
 CREATE_RETRY_SECONDS_DEFAULT = 60.0
 #: A template being baked makes progress, so waiting for it has a budget of its own.
 TEMPLATE_BAKE_SECONDS_MAX = 900.0

@@ -25,7 +25,7 @@ class ServerEvent:
 
     name: str
     data: str
-    #: Where a stream can be taken up again, if the server says so.
+    #: Position at which the stream can be resumed, if the server sent one.
     id: str = ""
 
     def payload(self) -> Optional[Dict[str, Any]]:

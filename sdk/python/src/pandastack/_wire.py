@@ -67,7 +67,7 @@ class Call:
     is_command: bool = False
     idempotency_key: Optional[str] = None
     accept: str = "application/json"
-    #: Headers beyond those that every call has.
+    #: Headers besides those of every call.
     extra: Mapping[str, str] = field(default_factory=dict)
     #: Whether a repeat would apply the call twice, even if its method is idempotent.
     is_once: bool = False
@@ -79,7 +79,7 @@ class Call:
 
     @property
     def is_resendable(self) -> bool:
-        """Whether repeating it after a lost connection cannot do anything twice."""
+        """Whether the call can be repeated after a lost connection without doing anything twice."""
         return self.method in _RESENDABLE and not self.is_once
 
     def headers(self) -> Dict[str, str]:

@@ -55,7 +55,7 @@ class App(TypedDict, total=False):
     idle_timeout_seconds: int
     #: Machines that never sleep.
     min_instances: int
-    #: Machines that serve it; those beyond ``min_instances`` sleep until there is enough to do.
+    #: Machines that serve it; those beyond ``min_instances`` sleep until the load requires them.
     max_instances: int
     env: Dict[str, str]
     template: str

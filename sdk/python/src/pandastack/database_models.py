@@ -69,7 +69,7 @@ class DatabaseStats(TypedDict):
     version: str
     #: Room for data.
     storage_bytes: int
-    #: Of it, what is taken on the host's disk; a branch shares with its original until either is written.
+    #: Bytes of it on the host's disk; a branch shares with its original until either is written.
     storage_used_bytes: int
 
 

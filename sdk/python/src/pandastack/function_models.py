@@ -71,7 +71,7 @@ class FunctionRun(TypedDict, total=False):
     exit_code: int
     stdout: str
     stderr: str
-    #: What the handler returned.
+    #: Value that the handler returned.
     output: Any
     error: str
     duration_ms: float
@@ -82,7 +82,7 @@ class FunctionRun(TypedDict, total=False):
     version: int
     attempt: int
     dead_letter: bool
-    #: How often ``dead_letter_url`` was told of it.
+    #: Number of notifications sent to ``dead_letter_url``.
     notices: int
     next_attempt_at: str
     started_at: str

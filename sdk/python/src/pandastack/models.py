@@ -1,6 +1,6 @@
-"""What calls return, and how it is read from the server's JSON.
+"""Results of calls, and how they are read from the server's JSON.
 
-What must hold: an unknown field never breaks a client, a missing required one raises
+Invariants: an unknown field never breaks a client, a missing required one raises
 :class:`~pandastack.errors.ServerError` instead of a ``KeyError`` deep inside a program. Records
 that earlier releases returned as plain dicts stay dicts (typed ones).
 """
@@ -77,7 +77,7 @@ class RunResult(ExecResult):
     #: Time to make that sandbox, and of the whole call on the server.
     create_ms: Optional[int] = None
     total_ms: Optional[int] = None
-    #: What ran it; see the fields of the same names of a sandbox.
+    #: Engine and isolation of that sandbox, as in its fields of the same names.
     engine: Optional[str] = None
     isolation: Optional[str] = None
 
@@ -188,7 +188,7 @@ class FileInfo:
     gid: int = 0
     owner: Optional[str] = None
     group: Optional[str] = None
-    #: What a symbolic link points to.
+    #: Target of a symbolic link.
     link_target: Optional[str] = None
 
     @classmethod
@@ -345,9 +345,9 @@ class Lineage(TypedDict, total=False):
     id: str
     parent_id: str
     tree_id: str
-    #: From its parent up, also those that are gone.
+    #: Its ancestors from its parent up, including deleted ones.
     ancestors: List[str]
-    #: Those that exist, as sandboxes are listed.
+    #: Sandboxes of the tree that exist, as in a list of sandboxes.
     children: List[Dict[str, Any]]
     siblings: List[Dict[str, Any]]
 
@@ -479,9 +479,9 @@ class Template:
     error: Optional[str] = None
     #: The volume that each sandbox of it comes with.
     volume: Optional[Dict[str, Any]] = None
-    #: What was built or published: ``build_id``, ``created_at``, ``tags`` and ``config``.
+    #: Version that was built or published: ``build_id``, ``created_at``, ``tags`` and ``config``.
     version: Optional[Dict[str, Any]] = None
-    #: Who else may use your template: ``public`` and ``workspaces``.
+    #: Sharing of your template: ``public`` and ``workspaces``.
     sharing: Optional[Dict[str, Any]] = None
     #: The workspace that shares the template, if it is not yours.
     shared_by: Optional[str] = None
@@ -506,12 +506,12 @@ class TemplateBuild:
     size_mb: Optional[int] = None
     bytes: Optional[int] = None
     image_ref: Optional[str] = None
-    #: What it does now.
+    #: Current phase.
     phase: Optional[str] = None
     log: Optional[List[str]] = None
     #: Tags that the version gets, or has.
     tags: Optional[List[str]] = None
-    #: Steps in all, and those that came from an earlier build.
+    #: Number of all steps, and of those that came from an earlier build.
     steps: Optional[int] = None
     cached_steps: Optional[int] = None
     #: Where it failed: ``step``, ``line``, ``instruction``, ``exit_code`` and the last ``output``; with

@@ -1,4 +1,4 @@
-"""What a template is built from, in code instead of a Dockerfile."""
+"""Recipe of a template, in code instead of a Dockerfile."""
 
 from __future__ import annotations
 

@@ -16,10 +16,10 @@ R = TypeVar("R")
 #: Event loops hold tasks weakly.
 _going_on: Set[Any] = set()
 
-#: What :func:`within` raises when time is up.
+#: Raised by :func:`within` when time is up.
 TimeUp = asyncio.TimeoutError
 
-#: What a caller that gives up raises inside a call.
+#: Raised inside a call that its caller abandons.
 Cancelled = asyncio.CancelledError
 
 sleep = asyncio.sleep

@@ -26,7 +26,7 @@ from . import _io
 if TYPE_CHECKING:
     from .sandbox import AsyncSandbox
 
-#: Distinguished by its time from what a branch writes.
+#: Its time distinguishes it from files that a branch writes.
 MARKER = "/run/.pandastack-explore"
 #: Where changed files are looked for.
 ROOTS = ("/srv", "/app", "/work", "/workspace", "/root", "/home", "/tmp")

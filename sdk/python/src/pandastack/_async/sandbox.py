@@ -78,12 +78,12 @@ class AsyncSandbox:
     boot_mode: Optional[str] = None
     persistent: bool = False
     ttl_seconds: Optional[int] = None
-    #: The engine that runs it, and what kind of isolation that is (``hardware`` or ``emulated``).
+    #: The engine that runs it, and its kind of isolation (``hardware`` or ``emulated``).
     engine: Optional[str] = None
     isolation: Optional[str] = None
     #: Where a hibernated sandbox's memory is: ``memory`` or ``disk``.
     residency: Optional[str] = None
-    #: What it kept when it was told to sleep: ``memory`` or ``disk``.
+    #: State that it kept when it was put to sleep: ``memory`` or ``disk``.
     kept: Optional[str] = None
     #: The sandbox it was forked from.
     parent_id: Optional[str] = None

@@ -14,7 +14,7 @@ class TimeUp(Exception):
     """Never raised: in sync code the limits lie in the socket reads and between them."""
 
 
-#: What a caller that gives up raises inside a call.
+#: Raised inside a call that its caller abandons.
 Cancelled = KeyboardInterrupt
 
 sleep = time.sleep

@@ -120,8 +120,10 @@ class ExecStream:
 
 
 class _Source:
-    """What a stream is read from. Does not know its reader: a stream that is dropped half read is then freed at once, and not
-    by a later collection of cycles, which may come while the HTTP client holds the lock that closing a connection takes.
+    """The source of a stream, without a reference to its reader.
+
+    A stream that is dropped half read is therefore freed at once, and not by a later collection of cycles,
+    which may come while the HTTP client holds the lock that closing a connection takes.
     """
 
     def __init__(self, transport: Transport, stream: ByteStream, progress: ExecProgress) -> None:

@@ -34,7 +34,7 @@ from ._io import TimeUp, invoke, sleep, within
 
 #: Open connections at once; a hundred streams and ordinary calls beside them must fit.
 CONNECTIONS_MAX = 512
-#: Of those, kept open while idle.
+#: Connections kept open while idle.
 CONNECTIONS_IDLE_MAX = 32
 
 
