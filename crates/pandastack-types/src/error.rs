@@ -1,7 +1,7 @@
 //! Error codes: stable names with one HTTP status each, and the body that carries them.
 //!
-//! The documentation of a code is its row in `docs/reference/errors.md`: `cargo xtask errors` reads what it
-//! means and, after `Next step:`, what to do. Links are those of that page.
+//! The documentation of a code is its row in `docs/reference/errors.md`: `cargo xtask errors` reads the
+//! meaning and, after `Next step:`, what to do. Links are relative to that page.
 
 use serde::{Deserialize, Serialize};
 
@@ -102,7 +102,8 @@ error_codes! {
     ///
     /// Next step: delete something, or raise the quota; do not retry.
     QuotaExceeded = 429,
-    /// Too many requests, or too much unread output or unfinished bodies; the message names the limit.
+    /// Too many requests, invalid credentials, unfinished request bodies or calls waiting for a function, or
+    /// too much unread output; the message names the limit.
     ///
     /// Next step: retry after `Retry-After`.
     RateLimited = 429,
@@ -122,7 +123,9 @@ error_codes! {
     ///
     /// Next step: listen on `0.0.0.0`.
     PortClosed = 502,
-    /// No host has room for the sandbox, or too many calls of its guest, app or function are in progress.
+    /// No host is reachable or has room; the sandbox, app or function is at a limit (processes, watches,
+    /// connections, requests in progress, unread input); or it did not wake in time or stopped before it
+    /// responded.
     ///
     /// Next step: retry after `Retry-After`.
     NoCapacity = 503,
