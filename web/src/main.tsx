@@ -23,6 +23,7 @@ const Volumes = lazy(() => import("./pages/volumes"));
 const Templates = lazy(() => import("./pages/templates"));
 const Usage = lazy(() => import("./pages/usage"));
 const Keys = lazy(() => import("./pages/keys"));
+const Webhooks = lazy(() => import("./pages/webhooks"));
 const Hosts = lazy(() => import("./pages/hosts"));
 
 const router = createBrowserRouter(
@@ -43,6 +44,7 @@ const router = createBrowserRouter(
         { path: "volumes", element: <Volumes /> },
         { path: "templates", element: <Templates /> },
         { path: "usage", element: <Usage /> },
+        { path: "webhooks/:id?", element: <Webhooks /> },
         { path: "keys", element: <Keys /> },
         { path: "hosts", element: <Hosts /> },
       ],

@@ -15,6 +15,7 @@ import {
   Search,
   Server,
   Sun,
+  Webhook,
   Zap,
 } from "lucide-react";
 import { lazy, type ReactNode, Suspense, useEffect, useState } from "react";
@@ -36,6 +37,7 @@ export const PLACES: { path: string; label: string; icon: ReactNode; group: stri
   { path: "/volumes", label: "Volumes", icon: <HardDrive />, group: "" },
   { path: "/templates", label: "Templates", icon: <Layers />, group: "" },
   { path: "/usage", label: "Usage", icon: <ChartNoAxesColumn />, group: "Workspace" },
+  { path: "/webhooks", label: "Webhooks", icon: <Webhook />, group: "Workspace" },
   { path: "/keys", label: "Keys and sessions", icon: <KeyRound />, group: "Workspace", admin: true },
   { path: "/hosts", label: "Hosts", icon: <Server />, group: "Installation", admin: true },
 ];

@@ -32,6 +32,7 @@ mod template_builds;
 mod trees;
 mod tunnel;
 mod volumes;
+mod webhooks;
 
 pub use apps::LineStream;
 pub use catalog::BuildLogs;

@@ -72,6 +72,9 @@ const VIEWER: &[&str] = &[
     "GET /v1/usage",
     "GET /v1/volumes",
     "GET /v1/volumes/{name}",
+    "GET /v1/webhooks",
+    "GET /v1/webhooks/{id}",
+    "GET /v1/webhooks/{id}/deliveries",
 ];
 
 /// Everything that uses the workspace.
@@ -213,6 +216,12 @@ const DEVELOPER: &[&str] = &[
     "POST /v1/volumes/{name}/clone",
     "POST /v1/volumes/{name}/grow",
     "POST /v1/volumes/{name}/snapshot",
+    "POST /v1/webhooks",
+    "DELETE /v1/webhooks/{id}",
+    "PATCH /v1/webhooks/{id}",
+    "POST /v1/webhooks/{id}/deliveries/{delivery}/redeliver",
+    "POST /v1/webhooks/{id}/rotate-secret",
+    "POST /v1/webhooks/{id}/test",
 ];
 
 /// The workspace itself: its keys, settings and audit log.

@@ -49,6 +49,7 @@ pub(crate) fn leader_tasks(services: &Arc<Services>) -> Vec<LeaderTask> {
             let stop = services.background.shutdown.clone();
             housekeeping::prune(Arc::clone(&services.store), stop, prune_hooks(&services))
         }),
+        task(services, |services| pandastack_event_webhooks::run(Arc::clone(&services.event_webhooks))),
         task(services, |services| pandastack_functions::run(Arc::clone(&services.functions))),
         task(services, |services| pandastack_scheduler::run(Arc::clone(&services.scheduler))),
     ]

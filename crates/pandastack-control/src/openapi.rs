@@ -4,6 +4,7 @@ use pandastack_apps as apps;
 use pandastack_contexts::routes as contexts;
 use pandastack_databases::backups::routes as backups;
 use pandastack_databases::routes as databases;
+use pandastack_event_webhooks::routes as webhooks;
 use pandastack_functions::{call_routes, deploy_routes, logs as function_logs, routes as functions};
 use pandastack_scheduler::routes as schedules;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
@@ -84,6 +85,8 @@ use crate::routes::{
         databases::connection, databases::query, databases::clone, databases::reset_credentials,
         databases::pause, databases::wake, databases::stats, databases::logs, databases::failover,
         backups::describe, backups::take, backups::drill,
+        webhooks::create, webhooks::list, webhooks::get_one, webhooks::change, webhooks::delete,
+        webhooks::rotate_secret, webhooks::test, webhooks::deliveries, webhooks::redeliver,
         health::healthz, health::readyz, health::version, health::metrics,
     ),
     modifiers(&ApiKey, &OperationIds),

@@ -6,6 +6,7 @@ use axum::extract::FromRef;
 use pandastack_apps::{Apps, NameChanges};
 use pandastack_databases::ManagedDatabases;
 use pandastack_edge::Edge;
+use pandastack_event_webhooks::EventWebhooks;
 use pandastack_functions::Functions;
 use pandastack_sandboxes::hosts::Hosts;
 use pandastack_sandboxes::outdated::OutdatedPolicy;
@@ -56,6 +57,7 @@ pub(crate) struct Services {
     pub(crate) apps: Arc<Apps>,
     pub(crate) templates: Arc<Templates>,
     pub(crate) databases: Arc<ManagedDatabases>,
+    pub(crate) event_webhooks: Arc<EventWebhooks>,
     /// This server's place among the replicas that share the database.
     pub(crate) replicas: Arc<Replicas>,
 }

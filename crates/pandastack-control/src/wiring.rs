@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pandastack_apps::{Apps, AppsParts, Challenges, NameChanges};
 use pandastack_databases::{DatabasesParts, ManagedDatabases};
 use pandastack_edge::{AccessLog, Edge};
+use pandastack_event_webhooks::EventWebhooks;
 use pandastack_functions::Functions;
 use pandastack_rest::Admission;
 use pandastack_sandboxes::hosts::Hosts;
@@ -108,10 +109,11 @@ pub(crate) fn new_services(
         Arc::clone(&machines),
         Arc::clone(&edge),
         background.clone(),
-        webhooks,
+        Arc::clone(&webhooks),
         Arc::new(targets),
         replicas.instance.clone(),
     ));
+    let event_webhooks = EventWebhooks::new(store.clone(), Arc::clone(&webhooks), background.clone());
     let templates = Templates::new(store.clone(), store.clone(), machines, hosts.clone(), background.clone());
     let templates = Arc::new(templates);
     Services {
@@ -125,6 +127,7 @@ pub(crate) fn new_services(
         sandboxes,
         templates,
         databases,
+        event_webhooks: Arc::new(event_webhooks),
         keys,
         login,
         metrics: Arc::default(),

@@ -8,7 +8,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use pandastack_types::limits::{JSON_BODY_BYTES_MAX, JSON_BODY_SECONDS_MAX};
 use pandastack_types::{
     BuildId, DatabaseId, DeploymentId, Error, ErrorCode, FunctionId, HostId, MemberId, Result, RunId,
-    SandboxId, ScheduleId, SnapshotId,
+    SandboxId, ScheduleId, SnapshotId, WebhookId,
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -182,6 +182,9 @@ impl InPath for RunId {
 }
 impl InPath for ScheduleId {
     const WHAT: &'static str = "schedule";
+}
+impl InPath for WebhookId {
+    const WHAT: &'static str = "webhook";
 }
 /// Names and prefixes: any text is looked up.
 impl InPath for String {

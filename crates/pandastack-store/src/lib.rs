@@ -35,6 +35,7 @@ pub mod template_readers;
 pub mod template_ref;
 pub mod templates;
 pub mod volumes;
+pub mod webhooks;
 pub mod workspaces;
 pub mod write_behind;
 
@@ -323,6 +324,7 @@ pub trait Store:
     + members::MemberStore
     + templates::TemplateStore
     + template_readers::TemplateReaderStore
+    + webhooks::WebhookStore
 {
     /// Waits until everything committed so far survives power loss.
     async fn sync(&self) -> Result<()>;

@@ -155,6 +155,11 @@ typed_id!(
     "member"
 );
 typed_id!(
+    /// Webhook ID.
+    WebhookId,
+    "webhook"
+);
+typed_id!(
     /// Workspace ID.
     WorkspaceId,
     "workspace"

@@ -31,7 +31,7 @@ pub use error::{ErrorBody, ErrorCode};
 pub use failure::{Cause, Error, Result, chain};
 pub use id::{
     AppId, BuildId, DatabaseId, DeploymentId, FunctionId, HostId, ID_CHARS, IdError, MemberId, RunId,
-    SandboxId, ScheduleId, ScheduleRunId, SnapshotId, TemplateId, TreeId, VolumeId, WorkspaceId,
+    SandboxId, ScheduleId, ScheduleRunId, SnapshotId, TemplateId, TreeId, VolumeId, WebhookId, WorkspaceId,
 };
 pub use invalid_value::InvalidValue;
 pub use owner::{Owner, OwnerError};

@@ -1,5 +1,11 @@
 //! Limits of the API, each with what happens beyond it.
 
+mod schedules;
+mod webhooks;
+
+pub use schedules::*;
+pub use webhooks::*;
+
 /// Largest JSON request body. Beyond it: 413 `body_too_large`.
 pub const JSON_BODY_BYTES_MAX: usize = 1024 * 1024;
 /// Largest body of a sign-in to the console, which is read before a key is known. Beyond it: 413
@@ -266,24 +272,6 @@ pub const INSTALL_SECONDS_MAX: u64 = 900;
 pub const INIT_SECONDS_MAX: u64 = 180;
 /// Time that a deploy call waits before it is answered with `deploy_status: building`.
 pub const DEPLOY_HOLD_SECONDS: u64 = 25;
-/// Schedules of one workspace. Beyond it: 429 `quota_exceeded`.
-pub const SCHEDULES_PER_WORKSPACE_MAX: u64 = 1_000;
-/// Bytes of a schedule's name. Beyond it: 400 `bad_request`.
-pub const SCHEDULE_NAME_BYTES_MAX: usize = 256;
-/// Bytes of a cron expression. Beyond it: 400 `bad_request`.
-pub const CRON_BYTES_MAX: usize = 256;
-/// Longest interval of a schedule. Outside 1 to this: 400 `bad_request`.
-pub const SCHEDULE_EVERY_SECONDS_MAX: u64 = 366 * 24 * 3600;
-/// Longest jitter. Beyond it: 400 `bad_request`.
-pub const SCHEDULE_JITTER_SECONDS_MAX: u64 = 3600;
-/// Most retries of a run. Beyond it: 400 `bad_request`.
-pub const SCHEDULE_RETRIES_MAX: u32 = 20;
-/// Longest first delay of a retry. Outside 1 to this: 400 `bad_request`.
-pub const SCHEDULE_RETRY_DELAY_SECONDS_MAX: u64 = 3600;
-/// Most missed times that one outage makes good with `run_all`. Outside 1 to this: 400 `bad_request`.
-pub const SCHEDULE_MISSED_MAX: u32 = 100;
-/// Most times in one preview. Outside 1 to this: 400 `bad_request`.
-pub const SCHEDULE_PREVIEW_MAX: u32 = 100;
 /// Bytes kept of each output stream of a run, of a command the last ones, of an answer the first ones. The rest is
 /// dropped and `truncated` is true.
 pub const RUN_OUTPUT_BYTES_MAX: usize = 64 * 1024;

@@ -13,7 +13,7 @@ use crate::commands::{
 use crate::commands::{
     app, audit, bench, completion, config, db, forward, function, host, login, man_pages, mcp, member,
     outdated, quota, run, sandbox, schedule, snapshot, template, token, usage, verify, version, volume,
-    whoami, workspace,
+    webhook, whoami, workspace,
 };
 use crate::output::{Format, Output};
 
@@ -86,6 +86,9 @@ pub enum Command {
     /// Manage schedules
     #[command(subcommand)]
     Schedule(schedule::Command),
+    /// Manage webhooks, which receive events of the workspace
+    #[command(subcommand)]
+    Webhook(webhook::Command),
     /// Sign in to a server through its login provider
     Login(login::Args),
     /// Sign out and revoke the session of `pandastack login`
@@ -202,6 +205,7 @@ impl Command {
             Command::Volume(command) => command.run(output),
             Command::Template(command) => command.run(output),
             Command::Schedule(command) => command.run(output),
+            Command::Webhook(command) => command.run(output),
             Command::Login(args) => login::run(args, output),
             Command::Logout => login::sign_out(output),
             Command::Member(command) => command.run(output),

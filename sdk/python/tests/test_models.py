@@ -23,10 +23,21 @@ from pandastack import (
     models,
     schedule_models,
     volume_models,
+    webhook_models,
 )
 
 OPENAPI = Path(__file__).resolve().parents[3] / "openapi" / "pandastack-v1.json"
-MODULES = (models, account_models, app_models, context_models, database_models, function_models, schedule_models, volume_models)
+MODULES = (
+    models,
+    account_models,
+    app_models,
+    context_models,
+    database_models,
+    function_models,
+    schedule_models,
+    volume_models,
+    webhook_models,
+)
 
 #: Models whose schema has another name.
 RENAMED: Dict[str, str] = {

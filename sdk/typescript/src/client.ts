@@ -3,25 +3,10 @@
 import type { AuditEntry, AuditVerification, OutdatedList } from "./audit.js";
 import { addressGiven, BASE_URL_DEFAULT, normalizeBaseUrl, resolveConfig } from "./config.js";
 import { BadRequestError } from "./errors.js";
-import {
-  type Checkpoints,
-  checkpointsOf,
-  type Egress,
-  networkOf,
-  type NetworkPolicy,
-  type Visibility,
-  type JsonObject,
-  type MeInfo,
-  type OnTimeout,
-  parseExecResult,
-  parseSandbox,
-  type PromoteResult,
-  type RequiredIsolation,
-  type RunResult,
-  type SandboxEvent,
-  withCamelCase,
-  type Usage,
-} from "./models.js";
+import type { Checkpoints, Egress, JsonObject, MeInfo, NetworkPolicy, OnTimeout } from "./models.js";
+import type { PromoteResult, RequiredIsolation, RunResult, SandboxEvent } from "./models.js";
+import type { Usage, Visibility } from "./models.js";
+import { checkpointsOf, networkOf, parseExecResult, parseSandbox, withCamelCase } from "./models.js";
 import { FunctionsAPI } from "./functions.js";
 import { AppsAPI } from "./apps.js";
 import { checked, checkNew } from "./check.js";
@@ -34,6 +19,7 @@ import { printed } from "./printed.js";
 import { quotaBody, type QuotaLimits } from "./resources.js";
 import { SnapshotsAPI, TemplatesAPI, TokensAPI, WorkspacesAPI } from "./resources.js";
 import { VolumesAPI } from "./volumes.js";
+import { WebhooksAPI } from "./webhooks.js";
 import { type CreateRetryEvent, parseBudget } from "./retry.js";
 import { environment } from "./runtime.js";
 import { Sandbox } from "./sandbox.js";
@@ -162,6 +148,8 @@ export class PandaStack {
   readonly console: ConsoleAPI;
   /** Members of the workspace and their sessions. */
   readonly members: MembersAPI;
+  /** Webhooks, which receive events of the workspace. */
+  readonly webhooks: WebhooksAPI;
   /** Workspaces, for operators. */
   readonly workspaces: WorkspacesAPI;
   /** Schedules. */
@@ -198,6 +186,7 @@ export class PandaStack {
     this.tokens = new TokensAPI(this.#transport);
     this.console = new ConsoleAPI(this.#transport);
     this.members = new MembersAPI(this.#transport);
+    this.webhooks = new WebhooksAPI(this.#transport);
     this.workspaces = new WorkspacesAPI(this.#transport);
     this.schedules = new SchedulesAPI(this.#transport);
   }

@@ -121,6 +121,15 @@ export type {
 } from "./template-builds.js";
 export { type AddMemberOptions, type Member, MembersAPI, type MemberSession } from "./members.js";
 export { VolumesAPI } from "./volumes.js";
+export {
+  type CreateWebhookOptions,
+  type UpdateWebhookOptions,
+  verifyWebhook,
+  type Webhook,
+  type WebhookDelivery,
+  WebhooksAPI,
+  WebhookVerificationError,
+} from "./webhooks.js";
 export type { CreateRetryEvent } from "./retry.js";
 export { Sandbox } from "./sandbox.js";
 export type { SandboxExecOptions } from "./commands.js";

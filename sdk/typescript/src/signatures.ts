@@ -848,6 +848,34 @@ export const SIGNATURES: Readonly<Record<string, Readonly<Record<string, Signatu
     },
     delete: { isAsync: true, takes: { name: "string" } },
   },
+  WebhooksAPI: {
+    create: {
+      isAsync: true,
+      takes: {
+        options: { fields: { url: "string", "events?": { list: "string" }, "description?": "string" } },
+      },
+    },
+    get: { isAsync: true, takes: { id: "string" } },
+    update: {
+      isAsync: true,
+      takes: {
+        id: "string",
+        options: {
+          fields: {
+            "url?": "string",
+            "events?": { list: "string" },
+            "description?": "string",
+            "enabled?": "boolean",
+          },
+        },
+      },
+    },
+    delete: { isAsync: true, takes: { id: "string" } },
+    rotateSecret: { isAsync: true, takes: { id: "string" } },
+    test: { isAsync: true, takes: { id: "string" } },
+    deliveries: { isAsync: true, takes: { id: "string", "options?": { fields: { "limit?": "number" } } } },
+    redeliver: { isAsync: true, takes: { id: "string", deliveryId: "number" } },
+  },
   Sandbox: {
     exec: {
       isAsync: true,

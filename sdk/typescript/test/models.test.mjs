@@ -56,6 +56,8 @@ const SCHEMAS = {
   TokenInfo: "TokenInfo",
   Usage: "UsageReport",
   VolumeInfo: "Volume",
+  Webhook: "Webhook",
+  WebhookDelivery: "WebhookDelivery",
   WorkspaceInfo: "WorkspaceInfo",
   WriteResult: "FileWritten",
 };

@@ -184,7 +184,7 @@ def test_the_console_creates_uses_and_forks_a_sandbox(page: Page, client: PandaS
 
 def test_pages_are_accessible_in_both_themes_and_on_a_phone(page: Page) -> None:
     always = ("", "sandboxes", "databases", "apps", "keys")
-    rest = ("functions", "schedules", "volumes", "templates", "usage", "hosts")
+    rest = ("functions", "schedules", "volumes", "templates", "usage", "webhooks", "hosts")
     for name in (*always, *rest) if FULL else always:
         page.goto(f"{CONSOLE}/{name}")
         expect(page.locator("main h1")).to_be_visible()

@@ -39,6 +39,7 @@ const COLOURS: Record<string, string> = {
   recovering: "amber",
   read_only: "amber",
   pending: "amber",
+  failing: "amber",
   deleting: "amber",
   failed: "red",
   error: "red",

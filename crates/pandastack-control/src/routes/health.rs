@@ -57,6 +57,7 @@ pub(crate) async fn metrics(State(services): State<Arc<Services>>) -> ApiResult<
     services.edge.add_metrics(&mut page);
     services.functions.add_metrics(&mut page);
     services.scheduler.add_metrics(&mut page);
+    services.event_webhooks.add_metrics(&mut page);
     Ok(([(CONTENT_TYPE, pandastack_metrics::CONTENT_TYPE)], page.into_text()).into_response())
 }
 

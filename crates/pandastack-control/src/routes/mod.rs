@@ -162,6 +162,7 @@ fn repeatable(services: &Arc<Services>) -> Router<ServerState> {
         .merge(pandastack_templates::routes::repeatable(&services.templates).with_state(()))
         .merge(pandastack_functions::repeatable(&services.functions).with_state(()))
         .merge(pandastack_scheduler::routes::repeatable(&services.scheduler).with_state(()))
+        .merge(pandastack_event_webhooks::routes::routes(&services.event_webhooks).with_state(()))
         .merge(pandastack_apps::routes::repeatable(&services.apps).with_state(()))
         .merge(volumes::repeatable().with_state(Arc::clone(services)))
         .merge(pandastack_databases::routes::routes(&services.databases).with_state(()))

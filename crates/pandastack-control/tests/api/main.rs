@@ -49,3 +49,4 @@ mod templates;
 mod tenants;
 mod time_travel;
 mod walls;
+mod webhooks;

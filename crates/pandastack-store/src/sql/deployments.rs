@@ -2,14 +2,16 @@
 
 use jiff::Timestamp;
 use pandastack_types::AppId;
-use pandastack_types::api::DeploymentStatus;
+use pandastack_types::api::{DeploymentStatus, WebhookEventKind};
 use pandastack_types::limits::DEPLOYMENTS_PER_APP_MAX;
+use serde_json::json;
 
-use super::Write;
 use super::rows::signed;
 use super::sealed_columns::DEPLOYMENTS;
+use super::{Write, webhooks};
 use crate::Result;
 use crate::apps::record::DeploymentRecord;
+use crate::webhooks::WebhookEvent;
 
 const PUT: &str = "UPDATE deployments SET status = $1, updated_at_us = $2, finished_at_us = $3, spec = $4 \
      WHERE id = $5 AND status = $6";
@@ -49,7 +51,32 @@ pub(super) async fn put(write: &mut Write, record: &DeploymentRecord, was: Deplo
         .bind(was.as_str())
         .execute(write.conn())
         .await?;
-    Ok(changed.rows_affected() == 1)
+    let changed = changed.rows_affected() == 1;
+    if changed && record.status != was {
+        notify_webhooks(write, record).await?;
+    }
+    Ok(changed)
+}
+
+/// Queues what webhooks get of a deployment that went live or failed.
+async fn notify_webhooks(write: &mut Write, record: &DeploymentRecord) -> Result<()> {
+    let kind = match record.status {
+        DeploymentStatus::Live => WebhookEventKind::AppDeployed,
+        DeploymentStatus::Failed => WebhookEventKind::AppDeploymentFailed,
+        _ => return Ok(()),
+    };
+    let name: Option<String> = sqlx::query_scalar("SELECT name FROM apps WHERE id = $1")
+        .bind(record.app.as_str())
+        .fetch_optional(write.conn())
+        .await?;
+    let spec = &record.spec;
+    let data = json!({
+        "app_id": record.app, "app": name, "deployment_id": record.id, "trigger": spec.trigger,
+        "commit": spec.git_commit, "error": spec.error,
+    });
+    let id = format!("evt_{}_{}", record.id, record.status.as_str());
+    let (workspace, at) = (record.workspace.clone(), record.updated_at);
+    webhooks::queue(write, &WebhookEvent { id, workspace, kind, at, data }).await
 }
 
 /// Removes the oldest deployments that are over and neither live nor among the newest

@@ -50,6 +50,8 @@ mod template_readers;
 mod templates;
 mod tokens;
 mod volumes;
+mod webhook_rows;
+mod webhooks;
 mod workspaces;
 
 use std::path::Path;
@@ -61,6 +63,7 @@ use pandastack_types::api::Event;
 use pandastack_types::link::LinkKey;
 use pandastack_types::{SandboxId, WorkspaceId};
 use sqlx::{Any, AnyConnection, AnyPool, Transaction};
+use tokio::sync::watch;
 
 use super::{Durability, Result, Store, StoreError};
 use postgres::Postgres;
@@ -74,6 +77,8 @@ pub struct SqlStore {
     backend: Backend,
     /// Changes of functions that were committed here.
     function_changes: AtomicU64,
+    /// Commits of this process that queued deliveries to webhooks.
+    deliveries: watch::Sender<u64>,
     sealer: Sealer,
 }
 
@@ -87,6 +92,9 @@ struct Write {
     tx: Transaction<'static, Any>,
     end: End,
     sealer: Sealer,
+    /// Whether it queues deliveries to webhooks, and where their sender is notified.
+    has_deliveries: bool,
+    deliveries: watch::Sender<u64>,
 }
 
 enum End {
@@ -127,10 +135,14 @@ impl Write {
 
     async fn commit(self) -> Result<()> {
         self.tx.commit().await?;
-        match self.end {
+        let ended = match self.end {
             End::Sqlite(turn) => turn.end().await,
             End::Postgres => Ok(()),
+        };
+        if self.has_deliveries {
+            self.deliveries.send_modify(|commits| *commits += 1);
         }
+        ended
     }
 }
 
@@ -149,7 +161,8 @@ impl SqlStore {
     }
 
     fn new(readers: AnyPool, backend: Backend, secret: &LinkKey) -> Self {
-        Self { readers, backend, function_changes: AtomicU64::new(0), sealer: Sealer::new(secret) }
+        let (deliveries, sealer) = (watch::Sender::new(0), Sealer::new(secret));
+        Self { readers, backend, function_changes: AtomicU64::new(0), deliveries, sealer }
     }
 
     async fn write(&self, durability: Durability) -> Result<Write> {
@@ -160,7 +173,8 @@ impl SqlStore {
             }
             Backend::Postgres(_) => (self.readers.begin().await?, End::Postgres),
         };
-        Ok(Write { tx, end, sealer: self.sealer.clone() })
+        let (sealer, deliveries) = (self.sealer.clone(), self.deliveries.clone());
+        Ok(Write { tx, end, sealer, has_deliveries: false, deliveries })
     }
 }
 

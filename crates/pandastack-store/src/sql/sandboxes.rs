@@ -3,17 +3,20 @@
 use async_trait::async_trait;
 use jiff::Timestamp;
 use pandastack_types::agent_api::Usage;
-use pandastack_types::api::Event;
+use pandastack_types::api::{Event, WebhookEventKind};
+use pandastack_types::limits::WEBHOOK_METADATA_BYTES_MAX;
 use pandastack_types::{Owner, SandboxId, SandboxState, Transition, TreeId, WorkspaceId};
+use serde_json::json;
 use sqlx::{AnyConnection, AssertSqlSafe};
 
 use super::hosts::insert_usage;
 use super::quotas::admit_sandbox;
 use super::rows::{SandboxRow, signed, state, time, to_json, unsigned};
 use super::sealed_columns::SANDBOXES;
-use super::{SqlStore, Write, insert_event, names};
+use super::{SqlStore, Write, insert_event, names, webhooks};
 use crate::names::Named;
 use crate::record::usage_since;
+use crate::webhooks::WebhookEvent;
 use crate::{
     Amendment, Change, Durability, IdempotencyKey, Promotion, Result, SandboxRecord, SandboxStore,
     SandboxUpdate, Select, StoreError, durability_of,
@@ -121,7 +124,11 @@ impl SandboxStore for SqlStore {
         if moved {
             let (workspace, kind) = (&record.workspace, transition.as_str());
             let detail = change.detail.as_deref();
-            event = Some(insert_event(write.conn(), workspace, id, kind, change.at, detail).await?);
+            let inserted = insert_event(write.conn(), workspace, id, kind, change.at, detail).await?;
+            if let Some(notice) = notice(&record, transition, &inserted) {
+                webhooks::queue(&mut write, &notice).await?;
+            }
+            event = Some(inserted);
         }
         write.commit().await?;
         Ok(SandboxUpdate { record, event })
@@ -199,6 +206,28 @@ impl SandboxStore for SqlStore {
             .await?;
         rows.into_iter().map(|(name, count)| Ok((state(&name)?, unsigned(count)))).collect()
     }
+}
+
+/// What webhooks get of a transition. Machines of services are not sandboxes to their users.
+fn notice(record: &SandboxRecord, transition: Transition, event: &Event) -> Option<WebhookEvent> {
+    let kind = match transition {
+        Transition::Created => WebhookEventKind::SandboxCreated,
+        Transition::Paused => WebhookEventKind::SandboxPaused,
+        Transition::Resumed => WebhookEventKind::SandboxResumed,
+        Transition::Hibernated => WebhookEventKind::SandboxHibernated,
+        Transition::Woken => WebhookEventKind::SandboxWoken,
+        Transition::Lost => WebhookEventKind::SandboxFailed,
+        Transition::Deleted => WebhookEventKind::SandboxDeleted,
+        Transition::Deleting => return None,
+    };
+    let bytes: usize = record.metadata.iter().map(|(key, value)| key.len() + value.len()).sum();
+    let metadata = (bytes <= WEBHOOK_METADATA_BYTES_MAX).then_some(&record.metadata);
+    let data = json!({
+        "sandbox_id": record.id, "name": record.spec.name, "template": record.template,
+        "metadata": metadata, "detail": event.detail,
+    });
+    let (id, workspace) = (format!("evt_{}", event.id), record.workspace.clone());
+    record.owner.is_none().then_some(WebhookEvent { id, workspace, kind, at: event.at, data })
 }
 
 fn unknown(id: &SandboxId) -> StoreError {

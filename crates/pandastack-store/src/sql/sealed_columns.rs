@@ -50,10 +50,11 @@ pub(super) const SANDBOXES: Column = spec("sandbox spec", "sandboxes", &["env"])
 pub(super) const SCHEDULES: Column = spec("schedule", "schedules", &["target", "options.alert"]);
 pub(super) const SNAPSHOTS: Column = spec("snapshot spec", "snapshots", &["env"]);
 pub(super) const TEMPLATE_BUILDS: Column = spec("build spec", "template_builds", BUILD_SECRETS);
+pub(super) const WEBHOOKS: Column = spec("webhook", "webhooks", &["url", "secret", "previous"]);
 
 const BUILD_SECRETS: &[&str] = &["request.start.args", "start.args", "start.registries", "start.secrets"];
 
-const COLUMNS: [&Column; 9] = [
+const COLUMNS: [&Column; 10] = [
     &APPS,
     &DEPLOYMENTS,
     &FUNCTIONS,
@@ -63,6 +64,7 @@ const COLUMNS: [&Column; 9] = [
     &SCHEDULES,
     &SNAPSHOTS,
     &TEMPLATE_BUILDS,
+    &WEBHOOKS,
 ];
 
 #[derive(sqlx::FromRow)]

@@ -129,6 +129,8 @@ impl WorkspaceStore for SqlStore {
                     "DELETE FROM events WHERE workspace_id = $1",
                     "DELETE FROM console_sessions WHERE workspace_id = $1",
                     "DELETE FROM members WHERE workspace_id = $1",
+                    "DELETE FROM webhook_deliveries WHERE workspace_id = $1",
+                    "DELETE FROM webhooks WHERE workspace_id = $1",
                 ] {
                     sqlx::query(leftover).bind(id.as_str()).execute(write.conn()).await?;
                 }

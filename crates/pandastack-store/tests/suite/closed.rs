@@ -4,12 +4,13 @@ use pandastack_store::databases::{DatabaseRecord, DatabaseSpecRecord, DatabaseSt
 use pandastack_store::record::{SnapshotSpecRecord, after_seconds};
 use pandastack_store::schedules::{ScheduleRecord, ScheduleSpec};
 use pandastack_store::templates::BuildState;
+use pandastack_store::webhooks::WebhookRecord;
 use pandastack_store::workspaces::{WorkspaceMove, WorkspaceRecord};
 use pandastack_store::*;
 use pandastack_types::api::{HttpTarget, Role, ScheduleOptions, ScheduleTarget, ScheduleTiming};
 use pandastack_types::{DatabaseId, SandboxId, ScheduleId, SnapshotId, WorkspaceId};
 
-use super::{apps, functions, new_sandbox, now, templates, volumes, ws};
+use super::{apps, functions, new_sandbox, now, templates, volumes, webhooks, ws};
 
 pub(super) fn schedule() -> ScheduleRecord {
     let timing = ScheduleTiming { every_seconds: Some(60), ..ScheduleTiming::default() };
@@ -74,6 +75,12 @@ pub(super) async fn nothing_is_added_to_a_closed_workspace(store: &dyn Store) {
             ("app", store.insert_app(&app).await),
             ("function", store.insert_function(&function).await),
             ("run", store.enqueue_run(&run).await),
+            (
+                "webhook",
+                store
+                    .insert_webhook(&WebhookRecord { workspace: shop.clone(), ..webhooks::new_webhook(&[]) })
+                    .await,
+            ),
             (
                 "schedule",
                 store.insert_schedule(&ScheduleRecord { workspace: shop.clone(), ..schedule() }).await,

@@ -16,6 +16,7 @@ mod sqlite;
 mod templates;
 mod trees;
 mod volumes;
+mod webhooks;
 mod workspaces;
 
 use std::future::Future;
@@ -94,6 +95,12 @@ async fn run_all<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
         workspaces::hosts_are_replaced,
         workspaces::the_first_secret_is_the_one_of_the_installation,
         sealed::every_column_with_secrets_is_sealed,
+        webhooks::events_are_queued_for_the_webhooks_that_ask_for_them,
+        webhooks::a_claimed_delivery_is_due_again,
+        webhooks::a_disabled_webhook_keeps_no_pending_delivery,
+        webhooks::one_workspace_takes_only_its_share_of_a_claim,
+        webhooks::old_and_excess_deliveries_are_pruned,
+        webhooks::deployments_are_announced,
         workspaces::tokens_have_a_quota_and_a_last_one,
         workspaces::a_rotated_key_ends_and_keeps_an_earlier_end,
         members::members_are_found_by_person_and_by_address,

@@ -20,10 +20,10 @@ use pandastack_types::api::{
 use pandastack_types::link::LinkKey;
 use pandastack_types::{SnapshotId, TemplateId};
 
-use super::{apps, closed, functions, new_sandbox, secret, templates, ws};
+use super::{apps, closed, functions, new_sandbox, secret, templates, webhooks, ws};
 
 /// Kinds of secrets, by the table that has them. Each is somewhere in the rows that [`fill`] makes.
-const KINDS: [&str; 18] = [
+const KINDS: [&str; 20] = [
     "apps-git-token",
     "apps-deploy-key",
     "apps-webhook-secret",
@@ -41,6 +41,8 @@ const KINDS: [&str; 18] = [
     "schedules-alert-url",
     "template-builds-arg",
     "template-builds-registry",
+    "webhooks-url",
+    "webhooks-secret",
     "idempotency-answer",
 ];
 
@@ -128,6 +130,10 @@ async fn fill(store: &dyn Store) {
     build.spec.request.start = Some(StartBuild { args: args.clone(), ..StartBuild::default() });
     build.spec.start = Some(StartBuild { args, registries, ..StartBuild::default() });
     store.insert_build(&build).await.unwrap();
+    let mut webhook = webhooks::new_webhook(&[]);
+    webhook.spec.url = value("webhooks-url");
+    webhook.spec.secret = value("webhooks-secret");
+    store.insert_webhook(&webhook).await.unwrap();
     answer(store).await;
     store.idempotency_finish(&key(), Some((201, value("idempotency-answer").as_bytes()))).await.unwrap();
 
@@ -139,6 +145,7 @@ async fn fill(store: &dyn Store) {
     assert_eq!(store.snapshot(&ws(), &snapshot.id).await.unwrap(), snapshot);
     assert_eq!(store.schedule(&ws(), &schedule.id).await.unwrap().spec, schedule.spec);
     assert_eq!(store.build(&ws(), &build.id).await.unwrap(), build);
+    assert_eq!(store.webhook(&ws(), &webhook.id).await.unwrap(), webhook);
 }
 
 fn key() -> IdempotencyKey {
@@ -154,7 +161,7 @@ async fn answer(store: &dyn Store) -> IdempotencyOutcome {
 
 pub(super) async fn every_column_with_secrets_is_sealed(store: &dyn Store) {
     fill(store).await;
-    assert_eq!(store.seal_rows().await.unwrap(), SealedRows { rows: 9, sealed: 0 });
+    assert_eq!(store.seal_rows().await.unwrap(), SealedRows { rows: 10, sealed: 0 });
     assert_eq!(store.sealed_with().await.unwrap(), Some(1));
     assert_eq!(store.drop_unreadable().await.unwrap(), 0);
 }
@@ -213,13 +220,13 @@ async fn rows_of_an_earlier_version_are_sealed_once() {
     let path = dir.path().join("db");
     let store = open(&path, &secret()).await;
     fill(&store).await;
-    assert_eq!(store.seal_rows().await.unwrap(), SealedRows { rows: 9, sealed: 0 });
+    assert_eq!(store.seal_rows().await.unwrap(), SealedRows { rows: 10, sealed: 0 });
     store.close().await;
     unseal(&path).await;
     assert_eq!(found(&path), ["apps-git-token", "preview-repos-env"]);
     let store = open(&path, &secret()).await;
     assert_eq!(store.app(None, "shop").await.unwrap().spec.git_token, Some(value("apps-git-token")));
-    assert_eq!(store.seal_rows().await.unwrap(), SealedRows { rows: 9, sealed: 2 });
+    assert_eq!(store.seal_rows().await.unwrap(), SealedRows { rows: 10, sealed: 2 });
     assert_eq!(found(&path), [""; 0], "neither in free pages nor in the log");
     assert_eq!(store.seal_rows().await.unwrap(), SealedRows::default());
     assert_eq!(store.app(None, "shop").await.unwrap().spec.git_token, Some(value("apps-git-token")));
@@ -241,7 +248,7 @@ async fn a_rotation_reseals_every_row() {
     secret.replace(ring);
     let token = async || store.app(None, "shop").await.unwrap().spec.git_token;
     assert_eq!(token().await, Some(value("apps-git-token")), "before it is sealed again");
-    assert_eq!(store.seal_rows().await.unwrap(), SealedRows { rows: 9, sealed: 9 });
+    assert_eq!(store.seal_rows().await.unwrap(), SealedRows { rows: 10, sealed: 10 });
     assert_eq!(store.sealed_with().await.unwrap(), Some(2));
     assert_eq!(token().await, Some(value("apps-git-token")));
     assert!(matches!(answer(&store).await, IdempotencyOutcome::Replay { .. }));
@@ -261,7 +268,7 @@ async fn a_lost_key_drops_secrets_but_keeps_rows() {
     store.close().await;
     let store = open(&path, &LinkKey::new(&[9; 32]).unwrap()).await;
     assert!(store.app(None, "shop").await.is_err());
-    assert_eq!(store.drop_unreadable().await.unwrap(), 9);
+    assert_eq!(store.drop_unreadable().await.unwrap(), 10);
     let app = store.app(None, "shop").await.unwrap();
     assert!(app.spec.git_token.is_none() && app.spec.env.is_empty() && app.spec.git_url.is_some());
     assert_eq!(store.schedules(&ws()).await.unwrap().len(), 1);

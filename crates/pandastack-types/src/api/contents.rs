@@ -23,7 +23,7 @@ fn mask_text(text: &mut Option<String>) {
 }
 
 /// Leaves the host. A path or a query may be all that an address needs to be used.
-fn mask_url(url: &mut String) {
+pub(super) fn mask_url(url: &mut String) {
     let rest = url.find("://").map_or(0, |at| at + 3);
     let host = url[rest..].find(['/', '?']).map(|at| rest + at);
     if let Some(end) = host {

@@ -31,6 +31,7 @@ mod snapshot;
 mod template;
 mod template_build;
 mod volume;
+mod webhook;
 mod workspace;
 
 pub use account::{
@@ -111,5 +112,9 @@ pub use template_build::{
 pub use volume::{
     AttachVolume, AttachedVolume, CloneVolume, CreateVolume, GrowVolume, PatchVolume, SnapshotVolume, Volume,
     VolumeHolder,
+};
+pub use webhook::{
+    CreateWebhook, DeliveryState, PatchWebhook, UnknownWebhookEvent, Webhook, WebhookDelivery,
+    WebhookEventKind, WebhookFilter,
 };
 pub use workspace::{CreateWorkspace, SuspendWorkspace, WorkspaceInfo, WorkspaceState};

@@ -61,5 +61,6 @@ pub mod verify;
 pub mod version;
 pub mod volume;
 pub mod wait;
+pub mod webhook;
 pub mod whoami;
 pub mod workspace;

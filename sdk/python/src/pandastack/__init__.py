@@ -25,6 +25,7 @@ from ._async.resources import AsyncSnapshotsAPI, AsyncTemplatesAPI, AsyncTokensA
 from ._async.sandbox import AsyncSandbox
 from ._async.schedules import AsyncSchedulesAPI
 from ._async.volumes import AsyncVolumesAPI
+from ._async.webhooks import AsyncWebhooksAPI
 from ._retry import CreateRetryEvent
 from ._sync.apps import AppsAPI
 from ._sync.client import PandaStack, SandboxesAPI
@@ -40,6 +41,7 @@ from ._sync.resources import SnapshotsAPI, TemplatesAPI, TokensAPI, WorkspacesAP
 from ._sync.sandbox import Sandbox
 from ._sync.schedules import SchedulesAPI
 from ._sync.volumes import VolumesAPI
+from ._sync.webhooks import WebhooksAPI
 from ._version import __version__
 from .app_models import App, AppInstance, AppInstanceMetrics, AppMetrics
 from .context_models import Execution, Result
@@ -114,6 +116,7 @@ from .models import (
 from .recipe import TemplateRecipe
 from .schedule_models import NextRuns, Schedule, ScheduleRun, command_target, http_target
 from .volume_models import VolumeInfo
+from .webhook_models import Webhook, WebhookDelivery, WebhookVerificationError, verify_webhook
 
 #: The same as :class:`PandaStack`.
 Client = PandaStack
@@ -150,6 +153,7 @@ __all__ = [
     "AsyncTemplatesAPI",
     "AsyncTokensAPI",
     "AsyncVolumesAPI",
+    "AsyncWebhooksAPI",
     "AsyncWorkspacesAPI",
     "AuditEntry",
     "AuditVerification",
@@ -234,10 +238,15 @@ __all__ = [
     "Usage",
     "VolumeInfo",
     "VolumesAPI",
+    "Webhook",
+    "WebhookDelivery",
+    "WebhookVerificationError",
+    "WebhooksAPI",
     "WorkspaceInfo",
     "WorkspacesAPI",
     "WriteResult",
     "__version__",
     "command_target",
     "http_target",
+    "verify_webhook",
 ]

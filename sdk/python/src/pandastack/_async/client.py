@@ -34,6 +34,7 @@ from .sandbox import AsyncSandbox
 from .schedules import AsyncSchedulesAPI
 from .transport import AsyncTransport
 from .volumes import AsyncVolumesAPI
+from .webhooks import AsyncWebhooksAPI
 
 #: Template of a sandbox when none is named.
 TEMPLATE_DEFAULT = "code-interpreter"
@@ -95,6 +96,8 @@ class AsyncPandaStack:
         self.tokens = AsyncTokensAPI(self._transport)
         #: Members of the workspace and their sessions.
         self.members = AsyncMembersAPI(self._transport)
+        #: Webhooks, which receive events of the workspace.
+        self.webhooks = AsyncWebhooksAPI(self._transport)
         #: Workspaces, for operators.
         self.workspaces = AsyncWorkspacesAPI(self._transport)
         #: Durable disks that outlive sandboxes.

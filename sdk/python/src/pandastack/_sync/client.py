@@ -35,6 +35,7 @@ from .sandbox import Sandbox
 from .schedules import SchedulesAPI
 from .transport import Transport
 from .volumes import VolumesAPI
+from .webhooks import WebhooksAPI
 
 #: Template of a sandbox when none is named.
 TEMPLATE_DEFAULT = "code-interpreter"
@@ -96,6 +97,8 @@ class PandaStack:
         self.tokens = TokensAPI(self._transport)
         #: Members of the workspace and their sessions.
         self.members = MembersAPI(self._transport)
+        #: Webhooks, which receive events of the workspace.
+        self.webhooks = WebhooksAPI(self._transport)
         #: Workspaces, for operators.
         self.workspaces = WorkspacesAPI(self._transport)
         #: Durable disks that outlive sandboxes.
