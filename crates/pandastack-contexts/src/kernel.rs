@@ -1,12 +1,23 @@
-//! The program that runs in the sandbox, and how it is started.
+//! The programs that run in the sandbox, and how they are started.
 
+use pandastack_types::Language;
 use pandastack_types::api::{ExecRequest, StartProcess};
 
-/// Our kernel. It is passed as an argument, so that templates need no installation and no file is
+/// Our kernels. They are passed as arguments, so that templates need no installation and no file is
 /// left behind.
-const PROGRAM: &str = include_str!("kernel.py");
-/// Runs the kernel in a fork of the template's interpreter, or in its own.
-const FORK: &str = include_str!("fork.py");
+const PYTHON: &str = concat!(include_str!("kernels/wire.py"), include_str!("kernels/python.py"));
+const JAVASCRIPT: &str = concat!(
+    include_str!("kernels/javascript/worker.js"),
+    include_str!("kernels/javascript/translator.js"),
+    include_str!("kernels/javascript/main.js")
+);
+/// Runs the Python kernel in a fork of the template's interpreter, or in its own.
+const FORK: &str = include_str!("kernels/fork.py");
+/// Gives the JavaScript kernel its pipes.
+const LAUNCH: &str = include_str!("kernels/javascript/launch.sh");
+/// Prints the first of its arguments that is no program.
+const FIND_MISSING: &str =
+    "for program; do command -v \"$program\" > /dev/null || { echo \"$program\"; exit; }; done";
 /// Socket of the interpreter that the template `code-interpreter` starts, in the abstract namespace.
 const PRELOADED: &str = "pandastack-python";
 /// User that runs code.
@@ -19,9 +30,26 @@ fn user_in(cwd: &str) -> &'static str {
     if below { ROOT.1 } else { USER }
 }
 
+/// The command that runs the kernel of a language.
+pub(super) fn command(language: Language) -> Vec<&'static str> {
+    match language {
+        Language::Python => vec!["python3", "-u", "-c", FORK, PRELOADED, PYTHON],
+        Language::JavaScript | Language::TypeScript => {
+            vec!["sh", "-c", LAUNCH, "sh", JAVASCRIPT, language.name()]
+        }
+    }
+}
+
+/// Prints the first program of a language that the sandbox does not have.
+pub(super) fn find_missing(language: Language) -> ExecRequest {
+    let begin = ["sh", "-c", FIND_MISSING, "sh"];
+    let argv = begin.iter().chain(language.programs()).map(|&word| word.to_owned()).collect();
+    ExecRequest { argv: Some(argv), user: Some(USER.to_owned()), ..ExecRequest::default() }
+}
+
 /// A process that runs the kernel.
-pub(super) fn start(tag: String, cwd: &str) -> StartProcess {
-    let argv = ["python3", "-u", "-c", FORK, PRELOADED, PROGRAM].map(str::to_owned).to_vec();
+pub(super) fn start(tag: String, language: Language, cwd: &str) -> StartProcess {
+    let argv = command(language).into_iter().map(str::to_owned).collect();
     // Picked up by matplotlib, which would look for a display.
     let env = [("MPLBACKEND".to_owned(), "Agg".to_owned())].into();
     let exec = ExecRequest {
@@ -84,7 +112,7 @@ mod tests {
     /// Runs cells one after the other with this machine's Python; returns their events and the kernel's end.
     fn run_in(preloaded: &str, env: &[(&str, &str)], cells: &[&str]) -> (Vec<Value>, ExitStatus) {
         let mut kernel = Command::new("python3")
-            .args(["-u", "-c", FORK, preloaded, PROGRAM])
+            .args(["-u", "-c", FORK, preloaded, PYTHON])
             .envs(env.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -139,7 +167,11 @@ mod tests {
         for (cwd, user) in
             [("/root", "root"), ("/root/a", "root"), ("/rooted", "user"), ("/home/user", "user")]
         {
-            assert_eq!(start("tag".to_owned(), cwd).exec.user.as_deref(), Some(user), "{cwd}");
+            assert_eq!(
+                start("tag".to_owned(), Language::Python, cwd).exec.user.as_deref(),
+                Some(user),
+                "{cwd}"
+            );
         }
     }
 

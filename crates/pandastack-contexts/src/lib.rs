@@ -5,13 +5,16 @@
 //!   answer or events                     <-- lines of JSON on its standard output
 //! ```
 //!
-//! A context is a process of the sandbox: Python with a small program of ours ([`kernel`]) that
-//! keeps one namespace. So contexts live as long as the sandbox, survive sleep, snapshot and fork
-//! with it, and need no state here. They are found by the tag of their process, `code-context <id>
-//! <language> <second of its begin> <directory>`.
+//! A context is a process of the sandbox: an interpreter of a language, driven by a small program of
+//! ours ([`kernel`]), that keeps one namespace. So contexts live as long as the sandbox, survive sleep,
+//! snapshot and fork with it, and need no state here. They are found by the tag of their process,
+//! `code-context <id> <language> <second of its begin> <directory>`.
 //!
 //! Must hold: runs of a context are sequential (the kernel ensures it); a run whose client
 //! disconnects, or that times out, is interrupted, and its context stays.
+//!
+//! To add a language: a row of `pandastack_types::Language`, its kernel in `kernels/`, its command in
+//! [`kernel`].
 //!
 //! Out of scope: running processes (the agent), and E2B's version of this API (`pandastack-e2b`).
 
@@ -20,6 +23,8 @@
 mod context;
 mod execution;
 mod kernel;
+#[cfg(test)]
+mod kernel_tests;
 pub mod routes;
 
 use pandastack_types::SandboxId;

@@ -17,11 +17,11 @@ use pandastack_sandboxes::user_sandbox::UserSandbox;
 use pandastack_sandboxes::validate;
 use pandastack_types::api::{CodeContext, CreateContext, Execution, Items, RunCode};
 use pandastack_types::limits::{CODE_BYTES_MAX, EXEC_TIMEOUT_SECONDS_MAX};
-use pandastack_types::{Error, ErrorBody, ErrorCode, Result, SandboxId};
+use pandastack_types::{Error, ErrorBody, ErrorCode, Language, Result, SandboxId};
 use serde_json::Value;
 
 use crate::ContextLocks;
-use crate::context::{self, check_language};
+use crate::context;
 use crate::execution::Run;
 
 /// Time of a run that names none and is waited for, as published clients expect it.
@@ -91,10 +91,10 @@ pub async fn create(
     Id(id): Id<SandboxId>,
     JsonBody(wanted): JsonBody<CreateContext>,
 ) -> ApiResult<(StatusCode, Json<CodeContext>)> {
-    check_language(wanted.language.as_deref())?;
+    let language = Language::find(wanted.language.as_deref())?;
     let sandbox = contexts.sandbox(&caller, &id);
     let context = uuid::Uuid::new_v4().to_string();
-    let made = context::start(&sandbox, &context, wanted.cwd.as_deref()).await?;
+    let made = context::start(&sandbox, &context, language, wanted.cwd.as_deref()).await?;
     Ok((StatusCode::CREATED, Json(made.shown(&sandbox))))
 }
 
@@ -112,10 +112,10 @@ pub async fn list(
     Ok(Json(Items { items }))
 }
 
-/// Run code in a code context. The timeout is 30 seconds by default. The context `default` is created by
-/// its first run. With `Accept: text/event-stream`, the response streams events as they happen, without a
-/// timeout by default: `started`, `stdout`, `stderr`, `result`, `error`, then `ended`. If the client
-/// disconnects, its code is interrupted.
+/// Run code in a code context. The timeout is 30 seconds by default. The context `default` runs Python and
+/// `default-LANGUAGE` another language; their first run creates them. With `Accept: text/event-stream`, the
+/// response streams events as they happen, without a timeout by default: `started`, `stdout`, `stderr`,
+/// `result`, `error`, then `ended`. If the client disconnects, its code is interrupted.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/repl/sessions/{context}/run", tag = "contexts",
     params(("id" = SandboxId, Path), ("context" = String, Path)), request_body = RunCode,
     responses((status = 200, body = Execution), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
@@ -163,7 +163,7 @@ pub async fn restart(
     let _mine = turn.lock().await;
     let sandbox = contexts.sandbox(&caller, &path.sandbox);
     let ended = context::end(&sandbox, &path.context).await?;
-    let begun = context::start(&sandbox, &path.context, Some(&ended.cwd)).await?;
+    let begun = context::start(&sandbox, &path.context, ended.language, Some(&ended.cwd)).await?;
     Ok(Json(begun.shown(&sandbox)))
 }
 

@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+mod code;
 mod files;
 mod http;
 pub mod limits;
@@ -53,7 +54,7 @@ enum Access {
 
 impl Tools {
     fn new(access: Access) -> Self {
-        Self { access, tool_router: Self::sandbox_tools() + Self::file_tools() }
+        Self { access, tool_router: Self::sandbox_tools() + Self::code_tools() + Self::file_tools() }
     }
 
     /// The API client for a request.

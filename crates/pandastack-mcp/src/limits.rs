@@ -2,6 +2,8 @@
 
 /// Bytes of each output stream of a command. Longer output is truncated in the middle.
 pub const OUTPUT_BYTES_MAX: usize = 32 * 1024;
+/// Seconds of a run of code whose call names none.
+pub const CODE_TIMEOUT_SECONDS_DEFAULT: u64 = 60;
 /// Bytes of a file per read. The rest is read with `offset`.
 pub const FILE_BYTES_MAX: usize = 64 * 1024;
 /// Entries of a directory listing. The number of omitted entries is reported.

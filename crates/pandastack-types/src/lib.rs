@@ -18,6 +18,7 @@ pub mod guests;
 mod id;
 pub mod image;
 mod invalid_value;
+mod language;
 pub mod limits;
 pub mod link;
 pub mod network;
@@ -34,5 +35,6 @@ pub use id::{
     SandboxId, ScheduleId, ScheduleRunId, SnapshotId, TemplateId, TreeId, VolumeId, WebhookId, WorkspaceId,
 };
 pub use invalid_value::InvalidValue;
+pub use language::Language;
 pub use owner::{Owner, OwnerError};
 pub use state::{Residency, SandboxState, Transition, TransitionRefused};

@@ -1,14 +1,14 @@
-"""Code contexts of `code-interpreter`: forks of an interpreter that has its libraries already."""
+"""Code contexts: Python ones of `code-interpreter`, which are forks of an interpreter that has its libraries, and others."""
 
 from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Iterator, List, Optional
+from typing import Dict, Iterator, List, Optional
 
 import pytest
 
-from pandastack import CodeContext, NotFoundError, PandaStack, Sandbox
+from pandastack import BadRequestError, CodeContext, NotFoundError, PandaStack, Sandbox
 
 from conftest import RUN, wait_for
 
@@ -24,10 +24,10 @@ RUN_SECONDS_MAX = 120
 
 
 def value(context: CodeContext, code: str) -> Optional[str]:
-    """The last expression's."""
+    """The last expression's, or what was printed."""
     ran = context.run_code(code, timeout_seconds=RUN_SECONDS_MAX)
     assert ran.error is None, ran.error
-    return ran.text
+    return ran.text or ran.stdout.strip()
 
 
 def plot_seconds(context: CodeContext) -> float:
@@ -113,3 +113,33 @@ def test_a_new_context_imports_what_was_replaced(client: PandaStack) -> None:
             with made.create_code_context() as after:
                 assert value(after, "import pandas\npandas.__version__") == "mine"
                 assert value(after, IS_FORK) == "False"
+
+
+#: For each language: code that keeps 41, code that shows one more, and a random number.
+LANGUAGES = {
+    "javascript": ("let x = 41", "x + 1", "Math.random()"),
+    "typescript": ("enum E { One = 1 }\nlet x: number = 41", "x + E.One", "Math.random()"),
+}
+
+
+def test_contexts_of_every_language_are_copied_with_their_state(own: Sandbox) -> None:
+    contexts = {language: own.create_code_context(language, cwd="/tmp") for language in LANGUAGES}
+    drawn: Dict[str, List[Optional[str]]] = {language: [] for language in LANGUAGES}
+    for language, (keep, _, _) in LANGUAGES.items():
+        value(contexts[language], keep)
+    own.hibernate()
+    with own.fork() as child:
+        for sandbox in (own, child):
+            found = {context.id: context for context in sandbox.code_contexts()}
+            for language, (_, show, draw) in LANGUAGES.items():
+                context = found[contexts[language].id]
+                assert (context.language, context.cwd, value(context, show)) == (language, "/tmp", "42")
+                drawn[language].append(value(context, draw))
+    assert all(mine != theirs for mine, theirs in drawn.values()), drawn
+
+
+def test_a_language_without_its_program_is_refused(own: Sandbox) -> None:
+    own.exec("mv /usr/local/bin/node /usr/local/bin/not-node", check=True)
+    with pytest.raises(BadRequestError, match="JavaScript needs `node`, which is not in the sandbox; use the template"):
+        own.create_code_context("js")
+    assert own.code_contexts() == []

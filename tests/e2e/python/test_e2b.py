@@ -436,6 +436,23 @@ def test_rich_results(code: interpreter.Sandbox) -> None:
     assert "<table" in table.results[0].html and table.results[0].data == {"a": [1, 2]}
 
 
+@feature("code interpreter: languages", "JavaScript and TypeScript, with a default context of each")
+def test_languages(code: interpreter.Sandbox) -> None:
+    ran = code.run_code("import os from 'node:os'; const x = 41; console.log(os.platform()); [x]", language="js")
+    assert (ran.results[0].text, ran.results[0].json, ran.logs.stdout) == ("[ 41 ]", [41], ["linux\n"])
+    assert code.run_code("x + 1", language="javascript").text == "42"
+    failed = code.run_code("null.x", language="js").error
+    assert failed is not None and failed.name == "TypeError" and "<cell-" in failed.traceback
+    typed = "enum E { One = 1 }\nconst n: number = await new Promise<number>((done) => setTimeout(() => done(41), 1))"
+    assert code.run_code(typed, language="ts").error is None
+    assert code.run_code("n + E.One", language="typescript").text == "42"
+    context = code.create_code_context(language="javascript", cwd="/tmp")
+    assert context.language == "javascript"
+    assert code.run_code("process.cwd() + typeof x", context=context).text == "/tmpundefined"
+    with pytest.raises(Exception, match="language `cobol` is not supported"):
+        code.run_code("1", language="cobol")
+
+
 @feature("code interpreter: contexts", "create, list, restart, remove; isolated from each other")
 def test_contexts(code: interpreter.Sandbox) -> None:
     context = code.create_code_context(cwd="/tmp")
@@ -477,7 +494,7 @@ MISSING: Dict[str, Any] = {
         "use `from_image` with the user `AWS` and the output of `aws ecr get-login-password`",
         lambda: e2b.Template.build(e2b.Template().from_aws_registry("1.ecr.test/a", "k", "s", "a"), "aws"),
     ),
-    "languages other than Python": (
+    "languages other than Python, JavaScript and TypeScript": (
         "not implemented yet",
         lambda: refuse_language(),
     ),

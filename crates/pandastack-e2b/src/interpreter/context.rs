@@ -4,6 +4,7 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::RawPathParams;
 use http::{Method, StatusCode};
+use pandastack_types::Language;
 use pandastack_types::api::{CONTEXT_DEFAULT, CodeContext, CreateContext, Items};
 use serde_json::{Value, json};
 
@@ -31,7 +32,7 @@ pub(super) async fn list(session: Session) -> RestResult<Json<Vec<Value>>> {
     Ok(Json(with_default(&list.items)))
 }
 
-/// Existing contexts, and the default one, which its first run creates.
+/// Existing contexts, and the default one of Python, which its first run creates.
 fn with_default(contexts: &[CodeContext]) -> Vec<Value> {
     let mut shown: Vec<Value> = contexts.iter().map(show).collect();
     if contexts.iter().all(|context| context.id != CONTEXT_DEFAULT) {
@@ -57,10 +58,14 @@ pub(super) async fn remove(session: Session, params: RawPathParams) -> RestResul
 /// A default context that has not started yet has no state to discard.
 fn unless_not_begun(params: &RawPathParams, done: NativeResult<()>) -> RestResult<Json<Value>> {
     match done {
-        Err(error) if error.status == StatusCode::NOT_FOUND && named(params) == CONTEXT_DEFAULT => {}
+        Err(error) if error.status == StatusCode::NOT_FOUND && is_default(params) => {}
         done => done?,
     }
     Ok(empty_object())
+}
+
+fn is_default(params: &RawPathParams) -> bool {
+    Language::of_default_context(&named(params)).is_some()
 }
 
 fn named(params: &RawPathParams) -> String {

@@ -11,7 +11,8 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, header};
-use pandastack_types::api::{CONTEXT_DEFAULT, RunCode, SANDBOX_GONE_ERROR};
+use pandastack_types::Language;
+use pandastack_types::api::{RunCode, SANDBOX_GONE_ERROR};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -21,9 +22,6 @@ use crate::limits::{INTERPRETER_KEEPALIVE_SECONDS, RESULT_EVENT_BYTES_MAX};
 use crate::native_paths as paths;
 use crate::session::Session;
 use crate::sse::{Event, Events};
-
-/// The only language of contexts so far, and its other names.
-const LANGUAGES: [&str; 4] = ["", "python", "python3", "py"];
 
 #[derive(Debug, Deserialize)]
 struct Execute {
@@ -41,13 +39,11 @@ pub(super) async fn execute(session: Session, body: Body) -> RestResult<Response
             "give `context_id` or `language`, not both; a context already has a language",
         ));
     }
-    if let Some(other) = wanted.language.filter(|language| !LANGUAGES.contains(&language.as_str())) {
-        let shown: String = other.chars().take(40).collect();
-        return Err(RestError::bad_request(format!("language `{shown}` is not supported; use `python`")));
-    }
+    let language = Language::find(wanted.language.as_deref());
+    let language = language.map_err(|error| RestError::bad_request(error.message))?;
     let run = RunCode { code: wanted.code, env: wanted.env_vars, timeout_ms: None };
-    let context = wanted.context_id.as_deref().unwrap_or(CONTEXT_DEFAULT);
-    let execution = Execution::begin(&session, context, &run).await?;
+    let context = wanted.context_id.unwrap_or_else(|| language.default_context());
+    let execution = Execution::begin(&session, &context, &run).await?;
     let lines = futures::stream::unfold(execution, |mut execution| async move {
         Some((execution.next().await?, execution))
     });

@@ -10,7 +10,8 @@ use crate::SandboxId;
 
 /// Prefix of the tag of a context's process. User interfaces can hide such processes.
 pub const CONTEXT_TAG: &str = "code-context ";
-/// The context of runs that name none. It begins with its first run.
+/// The Python context of runs that name none. It begins with its first run. Those of other languages have
+/// the language's name behind it, such as `default-javascript`.
 pub const CONTEXT_DEFAULT: &str = "default";
 
 /// Name of the `error` event of a streamed run whose sandbox was deleted.
@@ -19,7 +20,7 @@ pub const SANDBOX_GONE_ERROR: &str = "SandboxGone";
 /// Request body of `POST /v1/sandboxes/{id}/repl/sessions`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreateContext {
-    /// Language of the code. Only `python`, which is the default.
+    /// Language of the code: `python` (the default), `javascript` or `typescript`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub language: Option<String>,
     /// Working directory. Default: the home directory of `user`, who runs the code; in `/root`, root does.

@@ -297,7 +297,10 @@ class AsyncSandbox:
         return await self.exec(_wire.code_command(code, language), timeout_seconds)
 
     async def create_code_context(self, language: str = "python", *, cwd: Optional[str] = None) -> AsyncCodeContext:
-        """Create a code context, an interpreter that keeps its state between runs. The template needs Python."""
+        """Create a code context, an interpreter that keeps its state between runs.
+
+        ``language`` is ``python``, ``javascript`` or ``typescript``.
+        """
         known = "python" if language.lower() in ("py", "python3") else language.lower()
         body = {"language": known, **_wire.given(cwd=cwd)}
         call = _wire.post(self._path("/repl/sessions"), body, seconds_max=_wire.MACHINE_SECONDS_MAX)

@@ -1,32 +1,18 @@
-"""Runs Python code that arrives as JSON lines and tells what happens as JSON lines.
+"""Runs Python code. The lines in and out are those of `wire.py`, which is the first part of this program.
 
-In:  {"run": id, "code": str, "env": {}} and {"cancel": id}
-Out: {"id", "type": "started" | "stdout" | "stderr" | "result" | "error" | "ended", ...}
-
-Executions take turns and share one namespace. Only ASCII is written, one object per line. What child processes write
-is caught by pipes in the place of the standard streams. Nothing outside of Python's own library is needed.
+Executions take turns and share one namespace. Nothing outside of Python's own library is needed.
 """
 
 import ast
 import asyncio
-import base64
 import builtins
 import inspect
 import io
-import json
 import linecache
-import os
-import queue
-import signal
 import subprocess
 import sys
-import threading
-import time
 import traceback
 
-TEXT_CHARS_MAX = 1 << 20
-# File in which the guest describes the machine, written before a copy of it continues.
-MACHINE_FILES = ("/run/pandastack/sandbox_id", "/run/pandastack/generation")
 REPRESENTATIONS = {
     "html": "_repr_html_",
     "markdown": "_repr_markdown_",
@@ -50,23 +36,6 @@ MIME_FIELDS = {
     "application/json": "json",
     "application/javascript": "javascript",
 }
-
-
-class Wire:
-    """The way out: whole lines, one at a time."""
-
-    def __init__(self):
-        self.fd = os.dup(1)
-        os.set_inheritable(self.fd, False)
-        self.lock = threading.RLock()
-        self.current = None
-
-    def send(self, kind, **fields):
-        line = json.dumps({"id": self.current, "type": kind, **fields}, default=str).encode("ascii") + b"\n"
-        with self.lock:
-            view = memoryview(line)
-            while view:
-                view = view[os.write(self.fd, view):]
 
 
 class Stream(io.TextIOBase):
@@ -108,74 +77,6 @@ class Stream(io.TextIOBase):
     def tell(self, text):
         for start in range(0, len(text), TEXT_CHARS_MAX):
             self.wire.send(self.name, text=text[start:start + TEXT_CHARS_MAX], timestamp=time.time_ns())
-
-
-class Catcher:
-    """Reads what children write to a standard stream."""
-
-    def __init__(self, wire, name, fd):
-        self.wire, self.name = wire, name
-        self.reader, writer = os.pipe()
-        os.dup2(writer, fd)
-        os.close(writer)
-        self.fd = fd
-        self.mark = b"\0" + os.urandom(16).hex().encode()
-        self.seen = threading.Event()
-        threading.Thread(target=self.read, daemon=True).start()
-
-    def read(self):
-        held = b""
-        while True:
-            held += os.read(self.reader, 65536)
-            while self.mark in held:
-                before, held = held.split(self.mark, 1)
-                self.tell(before)
-                self.seen.set()
-            keep = next((n for n in range(min(len(self.mark), len(held)), 0, -1) if held.endswith(self.mark[:n])), 0)
-            self.tell(held[:len(held) - keep])
-            held = held[len(held) - keep:]
-
-    def tell(self, data):
-        if data:
-            self.wire.send(self.name, text=data.decode("utf-8", "replace"), timestamp=time.time_ns())
-
-    def settle(self):
-        """Waits until everything written so far was sent."""
-        self.seen.clear()
-        os.write(self.fd, self.mark)
-        self.seen.wait(5)
-
-
-class Requests:
-    """The way in, read beside the execution so that it can be cancelled."""
-
-    def __init__(self, wire):
-        self.source = os.fdopen(os.dup(0), "rb")
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        os.close(null)
-        self.wire, self.waiting, self.cancelled = wire, queue.Queue(), set()
-        threading.Thread(target=self.read, daemon=True).start()
-
-    def read(self):
-        for line in self.source:
-            request = json.loads(line)
-            if "cancel" not in request:
-                self.waiting.put(request)
-            elif request["cancel"] == self.wire.current:
-                os.killpg(os.getpgrp(), signal.SIGINT)
-            else:
-                self.cancelled.add(request["cancel"])
-        self.waiting.put(None)
-
-    def next(self):
-        while True:
-            request = self.waiting.get()
-            if request is None:
-                return None
-            if request["run"] not in self.cancelled:
-                return request
-            self.cancelled.discard(request["run"])
 
 
 def representations(value):
@@ -222,20 +123,9 @@ class Machine:
         # Also the first run draws afresh: the interpreter may be a fork of one that other machines have, too.
         self.known = [""] * len(MACHINE_FILES)
 
-    @staticmethod
-    def look():
-        found = []
-        for path in MACHINE_FILES:
-            try:
-                with open(path) as file:
-                    found.append(file.read())
-            except OSError:
-                found.append("")
-        return found
-
     def refresh(self):
         """Gives the generators that were loaded new seeds, where the memory went on as something else."""
-        found = self.look()
+        found = machine()
         if found == self.known:
             return
         is_another_sandbox = found[0] != self.known[0]

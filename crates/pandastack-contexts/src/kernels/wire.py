@@ -1,0 +1,123 @@
+"""What all kernels in Python share: lines of JSON in and out, and what child processes write.
+
+In:  {"run": id, "code": str, "env": {}} and {"cancel": id}
+Out: {"id", "type": "started" | "stdout" | "stderr" | "result" | "error" | "ended", ...}
+
+Only ASCII is written, one object per line. What child processes write is caught by pipes in the place of the
+standard streams. A kernel's file follows this one in the same program.
+"""
+
+import base64
+import json
+import os
+import queue
+import signal
+import threading
+import time
+
+TEXT_CHARS_MAX = 1 << 20
+# Files in which the guest describes the machine, written before a copy of it continues.
+MACHINE_FILES = ("/run/pandastack/sandbox_id", "/run/pandastack/generation")
+
+
+def machine():
+    """Whose memory this is: the sandbox, and a number that changes with each copy and restore."""
+    found = []
+    for path in MACHINE_FILES:
+        try:
+            with open(path) as file:
+                found.append(file.read())
+        except OSError:
+            found.append("")
+    return found
+
+
+class Wire:
+    """The way out: whole lines, one at a time."""
+
+    def __init__(self):
+        self.fd = os.dup(1)
+        os.set_inheritable(self.fd, False)
+        self.lock = threading.RLock()
+        self.current = None
+
+    def send(self, kind, **fields):
+        line = json.dumps({"id": self.current, "type": kind, **fields}, default=str).encode("ascii") + b"\n"
+        with self.lock:
+            view = memoryview(line)
+            while view:
+                view = view[os.write(self.fd, view):]
+
+
+class Catcher:
+    """Reads what children write to a standard stream."""
+
+    def __init__(self, wire, name, fd):
+        self.wire, self.name = wire, name
+        self.reader, writer = os.pipe()
+        os.dup2(writer, fd)
+        os.close(writer)
+        self.fd = fd
+        self.mark = b"\0" + os.urandom(16).hex().encode()
+        self.seen = threading.Event()
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self):
+        held = b""
+        while True:
+            held += os.read(self.reader, 65536)
+            while self.mark in held:
+                before, held = held.split(self.mark, 1)
+                self.tell(before)
+                self.seen.set()
+            keep = next((n for n in range(min(len(self.mark), len(held)), 0, -1) if held.endswith(self.mark[:n])), 0)
+            self.tell(held[:len(held) - keep])
+            held = held[len(held) - keep:]
+
+    def tell(self, data):
+        if data:
+            self.wire.send(self.name, text=data.decode("utf-8", "replace"), timestamp=time.time_ns())
+
+    def settle(self):
+        """Waits until everything written so far was sent."""
+        self.seen.clear()
+        os.write(self.fd, self.mark)
+        self.seen.wait(5)
+
+
+def interrupt_group():
+    """Interrupts this process and its children."""
+    os.killpg(os.getpgrp(), signal.SIGINT)
+
+
+class Requests:
+    """The way in, read beside the execution so that it can be cancelled."""
+
+    def __init__(self, wire, interrupt=interrupt_group):
+        self.interrupt = interrupt
+        self.source = os.fdopen(os.dup(0), "rb")
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+        self.wire, self.waiting, self.cancelled = wire, queue.Queue(), set()
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self):
+        for line in self.source:
+            request = json.loads(line)
+            if "cancel" not in request:
+                self.waiting.put(request)
+            elif request["cancel"] == self.wire.current:
+                self.interrupt()
+            else:
+                self.cancelled.add(request["cancel"])
+        self.waiting.put(None)
+
+    def next(self):
+        while True:
+            request = self.waiting.get()
+            if request is None:
+                return None
+            if request["run"] not in self.cancelled:
+                return request
+            self.cancelled.discard(request["run"])
