@@ -11,6 +11,8 @@ const JAVASCRIPT: &str = concat!(
     include_str!("kernels/javascript/translator.js"),
     include_str!("kernels/javascript/main.js")
 );
+/// Drives Bash; in Python.
+const BASH: &str = concat!(include_str!("kernels/wire.py"), include_str!("kernels/bash.py"));
 /// Runs the Python kernel in a fork of the template's interpreter, or in its own.
 const FORK: &str = include_str!("kernels/fork.py");
 /// Gives the JavaScript kernel its pipes.
@@ -37,6 +39,7 @@ pub(super) fn command(language: Language) -> Vec<&'static str> {
         Language::JavaScript | Language::TypeScript => {
             vec!["sh", "-c", LAUNCH, "sh", JAVASCRIPT, language.name()]
         }
+        Language::Bash => vec!["python3", "-u", "-c", BASH],
     }
 }
 

@@ -15,6 +15,8 @@ pub enum Language {
     JavaScript,
     /// TypeScript without type checks, on Node.js.
     TypeScript,
+    /// Bash.
+    Bash,
 }
 
 /// A row of the table.
@@ -41,6 +43,8 @@ const TABLE: &[Row] = &[
           title: "JavaScript", programs: &["node"], templates: BASE },
     Row { language: Language::TypeScript, name: "typescript", aliases: &["ts"],
           title: "TypeScript", programs: &["node"], templates: BASE },
+    Row { language: Language::Bash, name: "bash", aliases: &["sh", "shell"],
+          title: "Bash", programs: &["bash", "python3"], templates: BASE },
 ];
 
 impl Language {

@@ -119,6 +119,7 @@ def test_a_new_context_imports_what_was_replaced(client: PandaStack) -> None:
 LANGUAGES = {
     "javascript": ("let x = 41", "x + 1", "Math.random()"),
     "typescript": ("enum E { One = 1 }\nlet x: number = 41", "x + E.One", "Math.random()"),
+    "bash": ("x=41; echo $RANDOM", "echo $((x + 1))", "echo $RANDOM $RANDOM"),
 }
 
 

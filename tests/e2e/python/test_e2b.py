@@ -436,7 +436,7 @@ def test_rich_results(code: interpreter.Sandbox) -> None:
     assert "<table" in table.results[0].html and table.results[0].data == {"a": [1, 2]}
 
 
-@feature("code interpreter: languages", "JavaScript and TypeScript, with a default context of each")
+@feature("code interpreter: languages", "JavaScript, TypeScript and Bash, with a default context of each")
 def test_languages(code: interpreter.Sandbox) -> None:
     ran = code.run_code("import os from 'node:os'; const x = 41; console.log(os.platform()); [x]", language="js")
     assert (ran.results[0].text, ran.results[0].json, ran.logs.stdout) == ("[ 41 ]", [41], ["linux\n"])
@@ -446,6 +446,10 @@ def test_languages(code: interpreter.Sandbox) -> None:
     typed = "enum E { One = 1 }\nconst n: number = await new Promise<number>((done) => setTimeout(() => done(41), 1))"
     assert code.run_code(typed, language="ts").error is None
     assert code.run_code("n + E.One", language="typescript").text == "42"
+    assert code.run_code("x=41; cd /srv; sh -c 'echo err >&2'", language="bash").logs.stderr == ["err\n"]
+    assert code.run_code("echo $PWD $((x + 1))", language="bash").logs.stdout == ["/srv 42\n"]
+    failed = code.run_code("echo before; exit_status() { return 3; }; exit_status", language="bash")
+    assert failed.error is not None and failed.error.value == "3"
     context = code.create_code_context(language="javascript", cwd="/tmp")
     assert context.language == "javascript"
     assert code.run_code("process.cwd() + typeof x", context=context).text == "/tmpundefined"
@@ -494,7 +498,7 @@ MISSING: Dict[str, Any] = {
         "use `from_image` with the user `AWS` and the output of `aws ecr get-login-password`",
         lambda: e2b.Template.build(e2b.Template().from_aws_registry("1.ecr.test/a", "k", "s", "a"), "aws"),
     ),
-    "languages other than Python, JavaScript and TypeScript": (
+    "the languages R and Java": (
         "not implemented yet",
         lambda: refuse_language(),
     ),

@@ -1,5 +1,6 @@
 //! Tests of the kernels with this machine's interpreters.
 
+mod bash;
 mod javascript;
 
 use std::io::{BufRead, BufReader, Lines, Write};

@@ -1,0 +1,114 @@
+"""Runs Bash code in one shell. The lines in and out are those of `wire.py`, the first part of this program.
+
+The shell is interactive, so that neither a wrong line nor an interrupt ends it, but has no terminal. Without
+one there is no job control: an interrupt reaches everything in its process group that runs in the foreground,
+and what runs in the background ignores it. The shell reads commands from a pipe. Of each cell there are two:
+
+    CALL=1 eval "$(</proc/../fd/..)" < /dev/null      the code, read from memory of this process
+    { builtin printf ... "$?" > /proc/../fd/..; }     its exit status, also after an interrupt
+"""
+
+import re
+import select
+import shlex
+import subprocess
+
+OPTIONS = ("--norc", "--noprofile", "--noediting", "-i")
+# Time after which a run that goes on is interrupted again.
+INTERRUPT_SECONDS = 1.0
+VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+
+
+class Shell:
+    """The shell. Its output goes to the standard streams of this process."""
+
+    def __init__(self):
+        self.code = os.memfd_create("cell")
+        self.heard, self.told = os.pipe()
+        # What an interactive shell says about the missing terminal is for nobody.
+        errors = os.dup(2)
+        self.process = subprocess.Popen(
+            ("bash", *OPTIONS), bufsize=0, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            pass_fds=(errors,), start_new_session=True, env={**os.environ, "PS1": "", "PS2": ""},
+        )
+        self.write(f"export -n PS1 PS2; set +o history +H; exec 2>&{errors} {errors}>&-\n")
+        os.close(errors)
+        self.poll = select.poll()
+        self.poll.register(self.heard, select.POLLIN)
+        self.poll.register(os.pidfd_open(self.process.pid), select.POLLIN)
+
+    def write(self, text):
+        data = memoryview(text.encode("utf-8", "surrogateescape"))
+        while data:
+            data = data[self.process.stdin.write(data):]
+
+    def run(self, code, env):
+        """Exit status of the code; `None` if the shell has ended."""
+        os.ftruncate(self.code, 0)
+        os.pwrite(self.code, code.encode("utf-8", "replace"), 0)
+        place = f"/proc/{os.getpid()}/fd"
+        named = [(name, value) for name, value in env.items() if VARIABLE.fullmatch(name)]
+        given = " ".join(f"{name}={shlex.quote(value)}" for name, value in named)
+        try:
+            # The empty line ends what a wrong cell left open.
+            self.write(f'{given} eval "$(<{place}/{self.code})" < /dev/null\n\n')
+            self.write(f'{{ builtin printf \'%s\\n\' "$?" > {place}/{self.told}; }} 2> /dev/null\n')
+        except BrokenPipeError:
+            return None
+        ready = [fd for fd, _ in self.poll.poll()]
+        return int(os.read(self.heard, 64)) if self.heard in ready else None
+
+    def interrupt(self):
+        os.killpg(self.process.pid, signal.SIGINT)
+
+
+class Kernel:
+    def __init__(self):
+        self.wire = Wire()
+        self.catchers = [Catcher(self.wire, name, fd) for name, fd in (("stdout", 1), ("stderr", 2))]
+        self.shell = Shell()
+        self.was_interrupted = False
+        self.requests = Requests(self.wire, self.interrupt)
+        self.count = 0
+        self.machine = machine()
+
+    def interrupt(self):
+        self.was_interrupted = True
+        threading.Thread(target=self.interrupt_run, args=(self.wire.current,), daemon=True).start()
+
+    def interrupt_run(self, run):
+        while run is not None and self.wire.current == run:
+            self.shell.interrupt()
+            # Bash goes on if the foreground command ended by itself just then.
+            time.sleep(INTERRUPT_SECONDS)
+
+    def serve(self):
+        while (request := self.requests.next()) is not None:
+            self.was_interrupted = False
+            self.wire.current = request["run"]
+            self.count += 1
+            self.wire.send("started", execution_count=self.count)
+            if self.machine != (found := machine()):
+                # A copy would draw the numbers that its original draws.
+                self.machine = found
+                self.shell.write("RANDOM=$SRANDOM\n")
+            status = self.shell.run(request["code"], request.get("env") or {})
+            for catcher in self.catchers:
+                catcher.settle()
+            if status is None:
+                code = self.shell.process.wait()
+                os._exit(code if code >= 0 else 128 - code)
+            self.tell(status)
+            self.wire.send("ended")
+            self.wire.current = None
+
+    def tell(self, status):
+        if self.was_interrupted:
+            name, value, what = "Interrupted", "the code was interrupted", "the code was interrupted"
+        else:
+            name, value, what = "ExecutionError", str(status), f"the code exited with status {status}"
+        if status:
+            self.wire.send("error", name=name, value=value, traceback=f"{name}: {what}")
+
+
+Kernel().serve()
