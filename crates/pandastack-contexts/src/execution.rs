@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use crate::context::Context;
 
 /// Representations of a result: the kernel's name, and the media type in answers.
-const REPRESENTATIONS: [(&str, &str); 10] = [
+const REPRESENTATIONS: [(&str, &str); 11] = [
     ("text", "text/plain"),
     ("html", "text/html"),
     ("markdown", "text/markdown"),
@@ -29,6 +29,7 @@ const REPRESENTATIONS: [(&str, &str); 10] = [
     ("latex", "text/latex"),
     ("json", "application/json"),
     ("javascript", "application/javascript"),
+    ("chart", "application/vnd.e2b.chart+json"),
 ];
 
 /// Longest time for a context to accept code; its sandbox may have to be woken.

@@ -5,7 +5,11 @@ use pandastack_types::api::{ExecRequest, StartProcess};
 
 /// Our kernels. They are passed as arguments, so that templates need no installation and no file is
 /// left behind.
-const PYTHON: &str = concat!(include_str!("kernels/wire.py"), include_str!("kernels/python.py"));
+const PYTHON: &str = concat!(
+    include_str!("kernels/wire.py"),
+    include_str!("kernels/charts.py"),
+    include_str!("kernels/python.py")
+);
 const JAVASCRIPT: &str = concat!(
     include_str!("kernels/javascript/worker.js"),
     include_str!("kernels/javascript/translator.js"),

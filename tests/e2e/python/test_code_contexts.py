@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Dict, Iterator, List, Optional
@@ -34,6 +35,8 @@ def plot_seconds(context: CodeContext) -> float:
     began = time.monotonic()
     ran = context.run_code(PLOT, timeout_seconds=RUN_SECONDS_MAX)
     assert ran.error is None and [result for result in ran.results if result.png], ran
+    chart = json.loads(ran.results[-1].data["application/vnd.e2b.chart+json"])
+    assert (chart["type"], chart["elements"][0]["points"][-1]) == ("line", [3, 16])
     return time.monotonic() - began
 
 

@@ -1,4 +1,5 @@
-"""Runs Python code. The lines in and out are those of `wire.py`, which is the first part of this program.
+"""Runs Python code. The lines in and out are those of `wire.py`, which is the first part of this program;
+`charts.py` is the second one.
 
 Executions take turns and share one namespace. Nothing outside of Python's own library is needed.
 """
@@ -280,7 +281,9 @@ class Kernel:
             figure = plots.figure(number)
             picture = io.BytesIO()
             figure.savefig(picture, format="png", bbox_inches="tight")
-            self.wire.send("result", is_main_result=False, text=repr(figure), png=encoded(picture.getvalue()))
+            fields = {"text": repr(figure), "png": encoded(picture.getvalue())}
+            chart = chart_of(figure)
+            self.wire.send("result", is_main_result=False, **fields, **({"chart": chart} if chart else {}))
             plots.close(figure)
 
 
