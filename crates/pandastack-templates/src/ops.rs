@@ -23,6 +23,9 @@ use crate::build_error::{BuildError, CANCELLED};
 use crate::service::Templates;
 use crate::{context, machines, plan, prune, runner, secrets};
 
+/// Longest name of an AWS region; those of today have at most 14 bytes.
+const AWS_REGION_BYTES_MAX: usize = 32;
+
 /// Starts a build, and its template on first use.
 pub(crate) async fn create(
     templates: &Templates,
@@ -133,6 +136,13 @@ fn check_registries(registries: &[RegistryCredentials], plain: &[String]) -> Res
         return Err(Error::bad_request(format!(
             "`plain_http` takes names of registries, each of at most {REGISTRY_CREDENTIAL_BYTES_MAX} bytes"
         )));
+    }
+    let is_region = |region: &String| {
+        (1..=AWS_REGION_BYTES_MAX).contains(&region.len())
+            && region.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+    };
+    if registries.iter().filter_map(|one| one.aws_region.as_ref()).any(|region| !is_region(region)) {
+        return Err(Error::bad_request("`aws_region` must be the name of a region, such as `eu-central-1`"));
     }
     match registries.iter().position(|one| !is_usable(one)) {
         Some(index) => Err(Error::bad_request(format!(

@@ -22,6 +22,11 @@ fn images_are_found_and_checked() {
 }
 
 #[test]
+fn access_keys_of_aws_become_tokens() {
+    run("test_ecr.py");
+}
+
+#[test]
 fn layers_are_unpacked() {
     run("test_unpack.py");
 }

@@ -20,7 +20,7 @@ import { withSecrets } from "./printed.js";
 import { importBuiltin } from "./runtime.js";
 import type { Transport } from "./transport.js";
 import type { BuildTemplateOptions, ShareTemplateOptions, TemplateInfo } from "./template-builds.js";
-import { stepRecord, withRecipe } from "./template-builds.js";
+import { credentialsRecord, stepRecord, withRecipe } from "./template-builds.js";
 import {
   type Call,
   del,
@@ -112,7 +112,7 @@ export class TemplatesAPI {
       start_command: wanted.startCommand,
       ready: wanted.ready,
       no_cache: wanted.noCache,
-      registries: wanted.registries,
+      registries: wanted.registries?.map(credentialsRecord),
       plain_http: wanted.plainHttp,
       secrets: wanted.secrets && Object.entries(wanted.secrets).map(([id, value]) => ({ id, value })),
       debug: wanted.debug,

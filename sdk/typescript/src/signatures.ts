@@ -671,7 +671,14 @@ export const SIGNATURES: Readonly<Record<string, Readonly<Record<string, Signatu
             "memoryMb?": "number",
             "noCache?": "boolean",
             "registries?": {
-              list: { fields: { registry: "string", username: "string", password: "string" } },
+              list: {
+                fields: {
+                  registry: "string",
+                  username: "string",
+                  password: "string",
+                  "awsRegion?": "string",
+                },
+              },
             },
             "plainHttp?": { list: "string" },
             "secrets?": { map: "string" },

@@ -97,8 +97,8 @@ export interface BuildTemplateOptions {
   memoryMb?: number;
   /** Run every step, though an earlier build did. */
   noCache?: boolean;
-  /** Credentials for the registries of images in `FROM`. */
-  registries?: { registry: string; username: string; password: string }[];
+  /** Credentials for the registries of images in `FROM`; with `awsRegion`, an access key for Amazon ECR. */
+  registries?: { registry: string; username: string; password: string; awsRegion?: string }[];
   /** Registries to reach over HTTP instead of HTTPS, such as `registry.local:5000`. */
   plainHttp?: string[];
   /** Contents by id for `RUN --mount=type=secret,id=ID`. No layer has them. */
@@ -119,3 +119,9 @@ export function withRecipe(options: BuildTemplateOptions): BuildTemplateOptions 
   const checked = ready === undefined ? {} : { ready };
   return { ...others, ...started, ...checked, dockerfile: `FROM ${base}\n`, steps: [...steps] };
 }
+/** Credentials as the API takes them. */
+export function credentialsRecord(one: NonNullable<BuildTemplateOptions["registries"]>[number]): unknown {
+  const { awsRegion, ...login } = one;
+  return given({ ...login, aws_region: awsRegion });
+}
+

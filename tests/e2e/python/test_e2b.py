@@ -519,10 +519,6 @@ MISSING: Dict[str, Any] = {
         lambda: create(network={"rules": {"a.com": [{"transform": {"headers": {"X": "1"}}}]}}),
     ),
     "volumes": ("use the calls of this server instead: [volumes](volumes.md)", lambda: e2b.Volume.create("v")),
-    "credentials of AWS": (
-        "use `from_image` with the user `AWS` and the output of `aws ecr get-login-password`",
-        lambda: e2b.Template.build(e2b.Template().from_aws_registry("1.ecr.test/a", "k", "s", "a"), "aws"),
-    ),
     "the languages R and Java": (
         "not implemented yet",
         lambda: refuse_language(),

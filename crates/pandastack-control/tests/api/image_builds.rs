@@ -124,7 +124,8 @@ async fn credentials_go_to_their_registry_and_are_not_kept() {
     let agent = world.agent("host-a", 8192).await;
     let login = |at: &str| json!({"registry": at, "username": "me", "password": format!("for-{at}")});
     let text = "FROM ghcr.io/team/app\nFROM quay.io/other\nRUN one\nCOPY --from=0 /a /b\n";
-    let logins = [login("https://GHCR.io"), login("index.docker.io")];
+    let mut logins = [login("https://GHCR.io"), login("index.docker.io")];
+    logins[0]["aws_region"] = json!("eu-central-1");
     let start = json!({"dockerfile": text, "registries": logins, "plain_http": ["quay.io"]});
     let body = json!({"name": "mine", "start": start});
     let id = world.post("/v1/templates/builds", body).await.expect(202)["id"].as_str().unwrap().to_owned();
@@ -135,14 +136,21 @@ async fn credentials_go_to_their_registry_and_are_not_kept() {
         stdin.map(|text| serde_json::from_str(text).unwrap()).collect()
     };
     assert_eq!(fetches[0]["credentials"]["password"], "for-https://GHCR.io");
+    assert_eq!(fetches[0]["credentials"]["aws_region"], "eu-central-1");
     assert!(fetches.iter().all(|one| one["plain_http"] == (one["registry"] == "quay.io")), "{fetches:?}");
     assert!(
         fetches.iter().filter(|one| one["registry"] != "ghcr.io").all(|one| one["credentials"].is_null())
     );
     let spec = world.text(&format!("SELECT spec FROM template_builds WHERE id = '{id}'")).await;
     assert!(!spec.contains("registries") && !spec.contains("for-"), "{spec}");
-    for wrong in [json!([{"registry": "a", "username": "b:c", "password": "d"}]), json!([{"registry": "a"}])]
-    {
+    let of_aws =
+        |region: &str| json!([{"registry": "a", "username": "b", "password": "c", "aws_region": region}]);
+    for wrong in [
+        json!([{"registry": "a", "username": "b:c", "password": "d"}]),
+        json!([{"registry": "a"}]),
+        of_aws("evil.test/"),
+        of_aws(""),
+    ] {
         let body = json!({"name": "mine", "start": {"dockerfile": "FROM base", "registries": wrong}});
         world.post("/v1/templates/builds", body).await.refused(400, "bad_request");
     }

@@ -56,6 +56,9 @@ struct Registry {
     password: String,
     /// Key of a service account: JSON, as text or as it is.
     service_account_json: Value,
+    aws_access_key_id: String,
+    aws_secret_access_key: String,
+    aws_region: String,
 }
 
 impl std::fmt::Debug for Registry {
@@ -138,6 +141,7 @@ impl StartRequest {
     /// Credentials for an image.
     fn credentials(&self, image: &ImageReference) -> RestResult<Vec<RegistryCredentials>> {
         let Some(given) = self.registry() else { return Ok(Vec::new()) };
+        let mut aws_region = None;
         let (username, password) = match given.r#type.as_str() {
             "registry" => (given.username.clone(), given.password.clone()),
             "gcp" => {
@@ -145,10 +149,14 @@ impl StartRequest {
                 let key = key.as_str().map_or_else(|| key.to_string(), str::to_owned);
                 (GOOGLE_KEY_USER.to_owned(), key)
             }
-            "aws" => return Err(RestError::unsupported("credentials for AWS registries are")),
+            "aws" => {
+                aws_region = Some(given.aws_region.clone());
+                (given.aws_access_key_id.clone(), given.aws_secret_access_key.clone())
+            }
             _ => return Err(RestError::bad_request("`fromImageRegistry` has an unknown `type`")),
         };
-        Ok(vec![RegistryCredentials { registry: image.registry.clone(), username, password }])
+        let registry = image.registry.clone();
+        Ok(vec![RegistryCredentials { registry, username, password, aws_region }])
     }
 }
 
@@ -335,8 +343,14 @@ mod tests {
         assert_eq!(credentials(login), ("me".to_owned(), "s3cret".to_owned()));
         let google = json!({ "type": "gcp", "serviceAccountJson": "{\"a\":1}" });
         assert_eq!(credentials(google), ("_json_key".to_owned(), "{\"a\":1}".to_owned()));
-        let amazon = json!({ "type": "aws", "awsRegion": "x" });
-        assert_eq!(start(amazon).unwrap_err().status, 501);
+        let amazon = json!({
+            "type": "aws", "awsAccessKeyId": "k", "awsSecretAccessKey": "s3cret", "awsRegion": "eu-central-1"
+        });
+        let given = start(amazon).unwrap().registries.remove(0);
+        let key = (given.username.as_str(), given.password.as_str(), given.aws_region.as_deref());
+        assert_eq!(key, ("k", "s3cret", Some("eu-central-1")));
+        let unknown = start(json!({ "type": "azure" })).unwrap_err();
+        assert_eq!(unknown.status, 400);
         assert!(
             !format!("{:?}", request(json!({ "fromImageRegistry": { "password": "s3cret" } })))
                 .contains("s3")

@@ -17,7 +17,8 @@ use crate::log::StepLog;
 /// Directory of the scripts, which import each other.
 const SCRIPT_DIR: &str = "/srv/pull";
 const SCRIPT: &str = "/srv/pull/pull.py";
-const SCRIPTS: [(&str, &str); 3] = [
+const SCRIPTS: [(&str, &str); 4] = [
+    ("ecr.py", include_str!("ecr.py")),
     ("registry.py", include_str!("registry.py")),
     ("layout.py", include_str!("layout.py")),
     ("pull.py", include_str!("pull.py")),

@@ -10,8 +10,8 @@
 //!                snapshot under a key of the manifest's digest; the next step gets a machine of it
 //! ```
 //!
-//! The programs are Python scripts, which run in these machines only: `registry.py`, `layout.py` and
-//! `pull.py` in the first, `unpack.py` in the second. `tests/image` has their tests.
+//! The programs are Python scripts, which run in these machines only: `registry.py`, `ecr.py`, `layout.py`
+//! and `pull.py` in the first, `unpack.py` in the second. `tests/image` has their tests.
 
 mod fetch;
 

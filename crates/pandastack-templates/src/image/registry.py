@@ -3,6 +3,8 @@
 import base64, errno, hashlib, http.client, json, os, re, ssl, time
 import urllib.error, urllib.parse, urllib.request
 
+import ecr
+
 # Beyond these, an image is refused.
 MANIFEST_BYTES_MAX = 4 << 20
 CONFIG_BYTES_MAX = 1 << 20
@@ -48,6 +50,16 @@ def parse_json(data, what):
     return value
 
 
+def reason_of(error):
+    """Why AWS refused a request, in short."""
+    try:
+        told = json.loads(error.read(TOKEN_BYTES_MAX))
+        kind = str(told.get("__type", "")).rpartition("#")[2]
+        return f"{kind}: {told.get('message') or told.get('Message') or 'no reason given'}"[:300]
+    except (OSError, ValueError, AttributeError, http.client.HTTPException, RecursionError):
+        return f"status {error.code}"
+
+
 def challenge(values):
     """How a registry wants to be asked, from its WWW-Authenticate headers: the scheme in lower case and its
     parameters. Bearer is preferred. None if neither it nor Basic is offered."""
@@ -91,11 +103,11 @@ class Registry:
         self.name = f"{self.registry}/{self.repository}"
         self.opener = urllib.request.build_opener(Redirects())
 
-    def send(self, url, headers):
+    def send(self, url, headers, body=None):
         """One request; failures that may pass are tried again."""
         for left in reversed(range(TRIES)):
             try:
-                request = urllib.request.Request(url, headers=headers)
+                request = urllib.request.Request(url, data=body, headers=headers)
                 return self.opener.open(request, timeout=STALL_SECONDS_MAX)
             except urllib.error.HTTPError as error:
                 if error.code < 500 or left == 0:
@@ -142,7 +154,9 @@ class Registry:
             raise Refused(f"the registry {self.host} offers neither Bearer nor Basic authentication")
         scheme, words = found
         basic = None
-        if self.login:
+        if self.login and self.login.get("aws_region"):
+            basic = "Basic " + self.ecr_token()
+        elif self.login:
             text = f"{self.login['username']}:{self.login['password']}"
             basic = "Basic " + base64.b64encode(text.encode()).decode()
         if scheme == "basic":
@@ -167,6 +181,26 @@ class Registry:
         if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]+", token):
             raise Refused(f"the registry {self.host} returned no token")
         self.authorization = "Bearer " + token
+
+    def ecr_token(self):
+        """The token of Amazon ECR for an access key, as Basic authentication takes it."""
+        region = self.login["aws_region"]
+        if not ecr.REGION.fullmatch(region):
+            raise Refused(f"`{region[:40]}` is not an AWS region")
+        url, headers, body = ecr.token_request(self.login)
+        host = urllib.parse.urlsplit(url).netloc
+        try:
+            with self.send(url, headers, body) as answer:
+                granted = parse_json(answer.read(TOKEN_BYTES_MAX), f"the response of {host}")
+        except urllib.error.HTTPError as error:
+            raise Refused(f"{host} refused the access key: {reason_of(error)}")
+        try:
+            token = granted["authorizationData"][0]["authorizationToken"]
+        except (LookupError, TypeError):
+            token = None
+        if not isinstance(token, str) or not re.fullmatch(r"[A-Za-z0-9+/=]+", token):
+            raise Refused(f"{host} returned no token")
+        return token
 
     def again(self, what, work):
         """Repeats a transfer that broke off."""

@@ -56,6 +56,10 @@ pub struct RegistryCredentials {
     pub username: String,
     /// Password or access token.
     pub password: String,
+    /// AWS region of Amazon ECR, such as `eu-central-1`. Then the user name and the password are an access
+    /// key and its secret, which the build exchanges for a token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aws_region: Option<String>,
 }
 
 impl fmt::Debug for RegistryCredentials {

@@ -35,7 +35,12 @@ pub(super) fn parse(text: &str) -> Result<Vec<RegistryCredentials>> {
             false => decode(&entry.auth).with_context(|| format!("the entry of {name} is malformed"))?,
         };
         if !username.is_empty() && !password.is_empty() {
-            found.push(RegistryCredentials { registry: registry_name(&name), username, password });
+            found.push(RegistryCredentials {
+                registry: registry_name(&name),
+                username,
+                password,
+                aws_region: None,
+            });
         }
     }
     Ok(found)

@@ -93,7 +93,8 @@ class AsyncTemplatesAPI:
         ``steps`` follow the Dockerfile, such as ``{"run": {"command": "make"}}``. With ``keep_latest``, only
         ``tags`` point to the version. ``ready`` says when ``start_command`` is ready, such as
         ``{"port": 8080}``. ``registries`` are credentials for the images of ``FROM``, such as
-        ``{"registry": "ghcr.io", "username": "me", "password": token}``. Those in ``plain_http`` are
+        ``{"registry": "ghcr.io", "username": "me", "password": token}``; with ``aws_region``, they are an
+        access key for Amazon ECR. Those in ``plain_http`` are
         reached over HTTP. ``secrets`` are contents by id for ``RUN --mount=type=secret,id=ID``; no layer has
         them. With ``debug``, the machine of a step that fails is kept for an hour: its snapshot is
         ``failure["snapshot_id"]``.
