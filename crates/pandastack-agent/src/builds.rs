@@ -104,6 +104,8 @@ mod tests {
                 cached_steps: None,
                 steps: None,
                 failure: None,
+                rebuild_of: None,
+                changes: None,
             });
             builds.finish(&id, Some(&error));
             let build = builds.get(&id).unwrap();

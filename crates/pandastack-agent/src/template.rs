@@ -119,6 +119,8 @@ impl Templates {
             cached_steps: None,
             steps: None,
             failure: None,
+            rebuild_of: None,
+            changes: None,
         });
         let entry = Entry { build: build.clone(), outcome: outcome.clone(), used: Instant::now() };
         entries.insert(name, entry);

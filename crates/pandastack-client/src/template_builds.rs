@@ -48,6 +48,11 @@ impl Client {
         self.call(Method::POST, &["templates", "publish"], READ_SECONDS).json(request).receive().await
     }
 
+    /// Builds a version of a template again.
+    pub async fn rebuild_template(&self, name: &str) -> Result<Build> {
+        self.call(Method::POST, &["templates", name, "rebuild"], READ_SECONDS).receive().await
+    }
+
     /// Deletes a template with all its versions.
     pub async fn delete_template(&self, name: &str) -> Result<()> {
         self.call(Method::DELETE, &["templates", name], READ_SECONDS).finish().await

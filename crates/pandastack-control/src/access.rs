@@ -208,6 +208,7 @@ const DEVELOPER: &[&str] = &[
     "POST /v1/templates/publish",
     "DELETE /v1/templates/{name}",
     "POST /v1/templates/{name}/bake",
+    "POST /v1/templates/{name}/rebuild",
     "PUT /v1/templates/{name}/tags/{tag}",
     "DELETE /v1/templates/{name}/tags/{tag}",
     "POST /v1/volumes",

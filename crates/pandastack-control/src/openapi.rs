@@ -46,7 +46,7 @@ use crate::routes::{
         pandastack_templates::routes::remove, pandastack_templates::routes::publish,
         pandastack_templates::routes::tags, pandastack_templates::routes::set_tag,
         pandastack_templates::routes::delete_tag, pandastack_templates::catalogue::bake,
-        pandastack_templates::routes::set_sharing,
+        pandastack_templates::routes::set_sharing, pandastack_templates::routes::rebuild,
         pandastack_templates::build_routes::create, pandastack_templates::build_routes::add_files,
         pandastack_templates::build_routes::start, pandastack_templates::build_routes::cancel,
         pandastack_templates::build_routes::list, pandastack_templates::build_routes::describe,

@@ -1,4 +1,4 @@
-//! Apps, functions and databases as targets of schedules.
+//! Apps, functions, databases and templates as targets of schedules.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,15 +12,18 @@ use pandastack_functions::{Functions, find_in, version_for};
 use pandastack_scheduler::{Attempt, CalledApp, Services};
 use pandastack_store::databases::DatabaseRecord;
 use pandastack_store::schedules::{RunOutcome, RunState};
-use pandastack_types::api::{AppTarget, DatabaseQuery, FunctionTarget, RunKind, SqlTarget};
+use pandastack_store::templates::BuildState;
+use pandastack_templates::{Templates, rebuild};
+use pandastack_types::api::{AppTarget, DatabaseQuery, FunctionTarget, RunKind, SqlTarget, TemplateTarget};
 use pandastack_types::limits::DATABASE_QUERY_MS_MAX;
-use pandastack_types::{DatabaseId, Error, Result, WorkspaceId};
+use pandastack_types::{BuildId, DatabaseId, Error, ErrorCode, Result, WorkspaceId};
 
 /// The services that schedules call.
 pub(crate) struct ScheduleTargets {
     pub(crate) apps: Arc<Apps>,
     pub(crate) functions: Arc<Functions>,
     pub(crate) databases: Arc<ManagedDatabases>,
+    pub(crate) templates: Arc<Templates>,
 }
 
 impl ScheduleTargets {
@@ -91,5 +94,29 @@ impl Services for ScheduleTargets {
             DatabaseQuery { sql: target.sql.clone(), timeout_ms: Some(wait_ms), ..DatabaseQuery::default() };
         let rows = pandastack_databases::run_query(&self.databases, &record, query).await?;
         serde_json::to_string(&rows).map_err(Error::internal)
+    }
+
+    async fn check_template(&self, workspace: &WorkspaceId, target: &TemplateTarget) -> Result<()> {
+        rebuild::check(&self.templates, workspace, &target.template).await
+    }
+
+    async fn start_rebuild(&self, workspace: &WorkspaceId, target: &TemplateTarget) -> Result<BuildId> {
+        Ok(rebuild::start(&self.templates, workspace, &target.template).await?.id)
+    }
+
+    async fn finish_rebuild(&self, workspace: &WorkspaceId, build: &BuildId) -> Result<String> {
+        let ended = rebuild::wait(&self.templates, workspace, build).await?;
+        if ended.state != BuildState::Done {
+            let why = ended.spec.error.unwrap_or_else(|| "no reason was reported".to_owned());
+            return Err(Error::new(ErrorCode::Conflict, format!("build {build} failed: {why}")));
+        }
+        Ok(ended
+            .spec
+            .changes
+            .map_or_else(|| "no changes are known".to_owned(), |changes| changes.to_string()))
+    }
+
+    async fn cancel_rebuild(&self, workspace: &WorkspaceId, build: &BuildId) -> Result<()> {
+        rebuild::cancel(&self.templates, workspace, build).await
     }
 }

@@ -99,23 +99,25 @@ pub(crate) fn new_services(
         domains: config.domains.clone(),
         challenges,
     }));
+    let builders = Arc::clone(&machines);
+    let templates = Templates::new(store.clone(), store.clone(), builders, hosts.clone(), background.clone());
+    let templates = Arc::new(templates);
     let targets = ScheduleTargets {
         apps: Arc::clone(&apps),
         functions: Arc::clone(&functions),
         databases: Arc::clone(&databases),
+        templates: Arc::clone(&templates),
     };
     let scheduler = Arc::new(Scheduler::new(
         (store.clone(), store.clone()),
-        Arc::clone(&machines),
+        machines,
         Arc::clone(&edge),
         background.clone(),
         Arc::clone(&webhooks),
         Arc::new(targets),
         replicas.instance.clone(),
     ));
-    let event_webhooks = EventWebhooks::new(store.clone(), Arc::clone(&webhooks), background.clone());
-    let templates = Templates::new(store.clone(), store.clone(), machines, hosts.clone(), background.clone());
-    let templates = Arc::new(templates);
+    let event_webhooks = EventWebhooks::new(store.clone(), webhooks, background.clone());
     Services {
         store,
         hosts,

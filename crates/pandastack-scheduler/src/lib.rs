@@ -1,4 +1,5 @@
-//! Schedules: cron, intervals and one-off times that call HTTP and apps, run commands, move sandboxes, invoke functions or run SQL.
+//! Schedules: cron, intervals and one-off times that call HTTP and apps, run commands, move sandboxes, invoke
+//! functions, run SQL or rebuild templates.
 //!
 //! ```text
 //!   routes --> ops --> store <-- dispatcher.step(now) --> runner --> http | app | command | sandbox | services
@@ -13,7 +14,7 @@
 //! begun is retried as its next attempt. A schedule drives sandboxes through the same operations as
 //! the public API.
 //!
-//! Out of scope: functions and databases, which are reached through [`Services`].
+//! Out of scope: functions, databases and templates, which are reached through [`Services`].
 
 #![forbid(unsafe_code)]
 

@@ -37,7 +37,7 @@ pub(crate) async fn create(
         (None, Some(function_id)) => ScheduleTarget::Function(FunctionTarget { function_id, input: None }),
         _ => return Err(Error::bad_request("nothing to run; set either `target` or `function_id`")),
     };
-    let options = spec::overlay(request.options, spec::defaults());
+    let options = spec::overlay(request.options, spec::defaults(&target));
     spec::check_options(&scheduler.webhooks, &options)?;
     spec::check_target(scheduler, &workspace, &target).await?;
     let record = ScheduleRecord {

@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use pandastack_store::schedules::{RunOutcome, RunRecord, RunState, ScheduleRecord};
 use pandastack_types::api::{
     CommandTarget, ExecRequest, ExecResult, RunRequest, SandboxAction, SandboxTarget, ScheduleTarget,
+    TemplateTarget,
 };
 use pandastack_types::limits::{EXEC_TIMEOUT_SECONDS_DEFAULT, RUN_OUTPUT_BYTES_MAX};
 use pandastack_types::{Error, ErrorCode, Result, SandboxId};
@@ -65,9 +66,11 @@ async fn dispatch(
     run: &RunRecord,
     stop: &CancellationToken,
 ) -> Result<Attempt> {
-    // A command handles its own cancellation, so that its process is not left behind.
-    if let ScheduleTarget::Command(target) = &schedule.spec.target {
-        return command(scheduler, target, schedule, run, stop).await;
+    // These handle their own cancellation, so that no process or build is left behind.
+    match &schedule.spec.target {
+        ScheduleTarget::Command(target) => return command(scheduler, target, schedule, run, stop).await,
+        ScheduleTarget::Template(target) => return template(scheduler, target, schedule, stop).await,
+        _ => {}
     }
     tokio::select! {
         ended = call(scheduler, schedule, run) => ended,
@@ -79,14 +82,16 @@ fn ended_early() -> Error {
     Error::conflict("the run was cancelled")
 }
 
-/// Runs every target but commands: such a call ends by itself.
+/// Runs every target but commands and rebuilds: such a call ends by itself.
 async fn call(scheduler: &Arc<Scheduler>, schedule: &ScheduleRecord, run: &RunRecord) -> Result<Attempt> {
     let limit = timeout_of(schedule);
     match &schedule.spec.target {
         ScheduleTarget::Http(target) => {
             Ok(http_target::attempt(&scheduler.webhooks, target, schedule, run, limit).await)
         }
-        ScheduleTarget::Command(_) => Err(Error::internal("a command is not a call")),
+        ScheduleTarget::Command(_) | ScheduleTarget::Template(_) => {
+            Err(Error::internal("a command or a rebuild is not a call"))
+        }
         ScheduleTarget::Sandbox(target) => sandbox(scheduler, target, schedule).await,
         ScheduleTarget::App(target) => app_target::attempt(scheduler, target, schedule, run, limit).await,
         ScheduleTarget::Function(target) => {
@@ -113,6 +118,31 @@ async fn sandbox(
     };
     let stdout = format!("{} is {}", record.id, record.state.as_str());
     Ok(succeeded(RunOutcome { stdout, sandbox: Some(record.id), ..RunOutcome::default() }))
+}
+
+/// Rebuilds a template. If the run is cancelled or takes too long, the build is cancelled.
+async fn template(
+    scheduler: &Arc<Scheduler>,
+    target: &TemplateTarget,
+    schedule: &ScheduleRecord,
+    stop: &CancellationToken,
+) -> Result<Attempt> {
+    let (services, workspace) = (&scheduler.services, &schedule.workspace);
+    let limit = timeout_of(schedule);
+    let build = services.start_rebuild(workspace, target).await?;
+    let why = tokio::select! {
+        ended = services.finish_rebuild(workspace, &build) => {
+            let stdout = format!("build {build}: {}", ended?);
+            return Ok(succeeded(bounded(RunOutcome { stdout, ..RunOutcome::default() })));
+        }
+        () = stop.cancelled() => ended_early(),
+        () = tokio::time::sleep(limit) => {
+            let message = format!("build {build} took more than {} s and was cancelled", limit.as_secs());
+            Error::new(ErrorCode::ExecTimeout, message)
+        }
+    };
+    services.cancel_rebuild(workspace, &build).await?;
+    Err(why)
 }
 
 async fn command(

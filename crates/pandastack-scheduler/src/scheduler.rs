@@ -23,7 +23,7 @@ pub struct Scheduler {
     pub(crate) run_store: Arc<dyn RunStore>,
     /// Calls URLs and sends alerts.
     pub(crate) webhooks: Arc<Webhooks>,
-    /// Apps, functions and databases as targets.
+    /// Apps, functions, databases and templates as targets.
     pub(crate) services: Arc<dyn Services>,
     pub(crate) activity: Arc<Activity>,
     /// Names this process in the runs that it works on.

@@ -1,10 +1,10 @@
-//! The interface to apps, functions and databases as targets of schedules; the server provides it.
+//! The interface to apps, functions, databases and templates as targets of schedules; the server provides it.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
-use pandastack_types::api::{AppTarget, FunctionTarget, SqlTarget};
-use pandastack_types::{AppId, Result, WorkspaceId};
+use pandastack_types::api::{AppTarget, FunctionTarget, SqlTarget, TemplateTarget};
+use pandastack_types::{AppId, BuildId, Result, WorkspaceId};
 
 use crate::attempt::Attempt;
 
@@ -43,4 +43,16 @@ pub trait Services: Send + Sync {
     /// Runs SQL as the database's owner; returns its rows as JSON.
     async fn run_sql(&self, workspace: &WorkspaceId, target: &SqlTarget, timeout: Duration)
     -> Result<String>;
+
+    /// Refuses a template that cannot be rebuilt.
+    async fn check_template(&self, workspace: &WorkspaceId, target: &TemplateTarget) -> Result<()>;
+
+    /// Starts a rebuild.
+    async fn start_rebuild(&self, workspace: &WorkspaceId, target: &TemplateTarget) -> Result<BuildId>;
+
+    /// Waits for the end of a build; returns what it changed.
+    async fn finish_rebuild(&self, workspace: &WorkspaceId, build: &BuildId) -> Result<String>;
+
+    /// Cancels a build, if it has not ended.
+    async fn cancel_rebuild(&self, workspace: &WorkspaceId, build: &BuildId) -> Result<()>;
 }

@@ -12,6 +12,7 @@ use pandastack_types::api::{
 use pandastack_types::limits::{
     EXEC_TIMEOUT_SECONDS_DEFAULT, EXEC_TIMEOUT_SECONDS_MAX, SCHEDULE_JITTER_SECONDS_MAX, SCHEDULE_MISSED_MAX,
     SCHEDULE_NAME_BYTES_MAX, SCHEDULE_RETRIES_MAX, SCHEDULE_RETRY_DELAY_SECONDS_MAX,
+    TEMPLATE_BUILD_SECONDS_MAX,
 };
 use pandastack_types::{DatabaseId, Error, Result, WorkspaceId};
 use pandastack_webhooks::Webhooks;
@@ -25,6 +26,8 @@ pub(crate) const STARTING_DEADLINE_SECONDS_DEFAULT: u64 = 30;
 pub(crate) const MISSED_RUNS_DEFAULT: u32 = 10;
 /// See [`ScheduleOptions::retry_delay_seconds`].
 pub(crate) const RETRY_DELAY_SECONDS_DEFAULT: u64 = 10;
+/// Timeout of a rebuild: the longest build, and an hour in which others are in progress.
+const REBUILD_SECONDS_DEFAULT: u64 = TEMPLATE_BUILD_SECONDS_MAX + 3600;
 /// Zone of a cron expression that names none.
 const ZONE_DEFAULT: &str = "UTC";
 /// Longest deadline to start, and most failures in a row that can be waited for.
@@ -80,14 +83,18 @@ pub(crate) fn overlay(asked: ScheduleOptions, before: ScheduleOptions) -> Schedu
 }
 
 /// Every default.
-pub(crate) fn defaults() -> ScheduleOptions {
+pub(crate) fn defaults(target: &ScheduleTarget) -> ScheduleOptions {
+    let timeout_seconds = match target {
+        ScheduleTarget::Template(_) => REBUILD_SECONDS_DEFAULT,
+        _ => EXEC_TIMEOUT_SECONDS_DEFAULT,
+    };
     ScheduleOptions {
         overlap: Some(Overlap::default()),
         missed: Some(MissedRuns::default()),
         missed_max: Some(MISSED_RUNS_DEFAULT),
         starting_deadline_seconds: Some(STARTING_DEADLINE_SECONDS_DEFAULT),
         jitter_seconds: Some(0),
-        timeout_seconds: Some(EXEC_TIMEOUT_SECONDS_DEFAULT),
+        timeout_seconds: Some(timeout_seconds),
         retries: Some(0),
         retry_delay_seconds: Some(RETRY_DELAY_SECONDS_DEFAULT),
         alert: None,
@@ -152,6 +159,7 @@ pub(crate) async fn check_target(
             }
             scheduler.services.check_database(workspace, target).await
         }
+        ScheduleTarget::Template(target) => scheduler.services.check_template(workspace, target).await,
     }
 }
 
@@ -184,6 +192,7 @@ pub(crate) fn target_kind(target: &ScheduleTarget) -> &'static str {
         ScheduleTarget::App(_) => "app",
         ScheduleTarget::Function(_) => "function",
         ScheduleTarget::Sql(_) => "sql",
+        ScheduleTarget::Template(_) => "template",
     }
 }
 

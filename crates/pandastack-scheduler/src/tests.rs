@@ -337,7 +337,7 @@ fn record_at(
     target: ScheduleTarget,
     options: ScheduleOptions,
 ) -> ScheduleRecord {
-    let options = spec::overlay(options, spec::defaults());
+    let options = spec::overlay(options, spec::defaults(&target));
     let spec = ScheduleSpec { timing, anchor: now, target, options, paused_reason: None };
     ScheduleRecord {
         id: ScheduleId::random(),

@@ -2,7 +2,9 @@
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use pandastack_types::api::{BuildFailure, CreateBuild, ImageConfig, StartBuild};
+use pandastack_types::api::{
+    BuildFailure, CreateBuild, ImageConfig, ReadyCheck, StartBuild, TemplateChanges,
+};
 use pandastack_types::{BuildId, SnapshotId, TemplateId, WorkspaceId};
 use serde::{Deserialize, Serialize};
 
@@ -116,6 +118,8 @@ pub struct BuildHead {
     pub state: BuildState,
     /// The machine of a finished build.
     pub snapshot: Option<SnapshotId>,
+    /// The machine with the files of a build that can be repeated.
+    pub files: Option<SnapshotId>,
 }
 
 /// Fields that no query selects on, stored as JSON. New fields need a default.
@@ -128,6 +132,16 @@ pub struct BuildSpec {
     pub request: CreateBuild,
     /// Build instructions, from the start of the build until its end.
     pub start: Option<StartBuild>,
+    /// Build instructions of a finished build, to repeat it.
+    pub recipe: Option<StartBuild>,
+    /// What a repetition needs and was not kept, such as `build files`.
+    pub lost_inputs: Vec<String>,
+    /// Snapshot of the machine with the files of a build that can be repeated.
+    pub files: Option<SnapshotId>,
+    /// The build that this one repeats.
+    pub rebuild_of: Option<BuildId>,
+    /// What a rebuild changed.
+    pub changes: Option<TemplateChanges>,
     /// Time at which files were last added. They are in the build's context machine.
     pub files_at: Option<Timestamp>,
     /// End time.
@@ -144,6 +158,8 @@ pub struct BuildSpec {
     pub cached_steps: Option<usize>,
     /// Base of the build.
     pub base: String,
+    /// Digest of the base image, or build of the base template.
+    pub base_digest: Option<String>,
     /// The machine that it made.
     pub snapshot: Option<SnapshotId>,
     /// The snapshot is a client's own, published as a template: never deleted here.
@@ -156,6 +172,10 @@ pub struct BuildSpec {
     pub memory_mb: u32,
     /// Settings for commands in its sandboxes.
     pub config: ImageConfig,
+    /// Command that runs in its sandboxes from the start.
+    pub start_command: Option<String>,
+    /// Check that the command is ready.
+    pub ready: Option<ReadyCheck>,
 }
 
 /// A name for a version of a template.
@@ -221,8 +241,8 @@ pub trait TemplateStore: Send + Sync {
     async fn builds_in_progress(&self) -> Result<Vec<BuildRecord>>;
     /// Writes a build that is in state `from`; returns `false` without writing if it is in another state.
     async fn put_build(&self, record: &BuildRecord, from: BuildState) -> Result<bool>;
-    /// The same, and points its tags to it, and `latest` unless its request keeps that. Quota:
-    /// `TAGS_PER_TEMPLATE_MAX`.
+    /// The same, and points its tags to it, and `latest` unless its request keeps that. A rebuild gets only
+    /// those that still mean the build that it repeats. Quota: `TAGS_PER_TEMPLATE_MAX`.
     async fn publish_build(&self, record: &BuildRecord, from: BuildState, tags: &[String]) -> Result<bool>;
     /// Removes a build with its log and its tags.
     async fn delete_build(&self, id: &BuildId) -> Result<()>;

@@ -117,7 +117,8 @@ async fn workspace_template(build: &Build<'_>, from: &str) -> Result<Option<Head
             version.spec.cpu, version.spec.memory_mb
         )));
     }
-    let key = key::base(&["template", version.id.as_str()]);
+    let build_id = version.id.to_string();
+    let key = key::base(&["template", &build_id]);
     let origin = match template.workspace == *reader {
         true => Origin::Snapshot(snapshot),
         // Only a create by the template's name reaches a snapshot of another workspace.
@@ -125,5 +126,6 @@ async fn workspace_template(build: &Build<'_>, from: &str) -> Result<Option<Head
             Origin::Template(TemplateRef { version: VersionRef::Build(version.id), ..reference }.to_string())
         }
     };
-    Ok(Some(Head::new(key, version.spec.config, origin, build.file.escape)))
+    let head = Head::new(key, version.spec.config, origin, build.file.escape);
+    Ok(Some(Head { base_digest: Some(build_id), ..head }))
 }

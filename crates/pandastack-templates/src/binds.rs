@@ -62,6 +62,7 @@ impl BindMount {
             // The key of another stage determines its files.
             (Some(_), Some(from)) => Ok(build.head(build.stage_of(from)?)?.key.clone()),
             (Some(source), None) => {
+                build.note_files_used();
                 let context = context::open(build.templates, build.record).await?;
                 Ok(context::select(&context, &self.selection(CONTEXT_DIR, source, "", "")).await?.sum)
             }

@@ -1,12 +1,13 @@
 //! One build: what it has to do, the heads of its stages, and the results of earlier builds.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use pandastack_dockerfile::{Dockerfile, Instruction, Stage, Step, parse};
 use pandastack_store::clock::now;
 use pandastack_store::templates::{BuildRecord, LayerRecord};
 use pandastack_types::SnapshotId;
-use pandastack_types::api::{ImageConfig, StartBuild};
+use pandastack_types::api::{ImageConfig, StartBuild, TemplateChanges};
 use tokio::time::Instant;
 
 use crate::build_error::{BuildError, TOO_LONG};
@@ -33,6 +34,8 @@ pub(crate) struct Build<'a> {
     pub(crate) heads: Vec<Option<Head>>,
     /// Steps that came from an earlier build.
     pub(crate) cached_steps: usize,
+    /// Whether anything of the build files was used.
+    used_files: AtomicBool,
 }
 
 /// The result of a build.
@@ -40,8 +43,16 @@ pub(crate) struct Built {
     pub(crate) snapshot: SnapshotId,
     pub(crate) config: ImageConfig,
     pub(crate) base: String,
+    /// Digest of the base image, or build of the base template.
+    pub(crate) base_digest: Option<String>,
     pub(crate) steps: usize,
     pub(crate) cached_steps: usize,
+    /// Whether anything of the build files was used.
+    pub(crate) used_files: bool,
+    /// Snapshot of the build files, if they are kept.
+    pub(crate) files: Option<SnapshotId>,
+    /// What a rebuild changed.
+    pub(crate) changes: Option<TemplateChanges>,
 }
 
 impl<'a> Build<'a> {
@@ -77,6 +88,7 @@ impl<'a> Build<'a> {
             copied,
             heads,
             cached_steps: 0,
+            used_files: AtomicBool::default(),
         })
     }
 
@@ -102,6 +114,16 @@ impl<'a> Build<'a> {
         let found = self.copied_stage(name, self.file.stages.len());
         let built = found.filter(|index| self.heads[*index].is_some());
         built.ok_or_else(|| unknown_stage(name))
+    }
+
+    /// Notes that the build depends on its files.
+    pub(crate) fn note_files_used(&self) {
+        self.used_files.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the build depends on its files.
+    pub(crate) fn has_used_files(&self) -> bool {
+        self.used_files.load(Ordering::Relaxed)
     }
 
     /// Head of a started stage.

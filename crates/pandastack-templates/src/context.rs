@@ -8,11 +8,12 @@ use pandastack_sandboxes::machine::Machine;
 use pandastack_store::SandboxRecord;
 use pandastack_store::templates::BuildRecord;
 use pandastack_types::api::{ExecRequest, PatchLifecycle};
-use pandastack_types::{Error, Result};
+use pandastack_types::{Error, Result, SnapshotId};
 use serde::{Deserialize, Serialize};
 
 use crate::build_error::BuildError;
 use crate::machines::{self, Origin, ROLE_LABEL};
+use crate::prune;
 use crate::service::Templates;
 
 /// Directory of uploaded files.
@@ -125,16 +126,29 @@ pub(crate) async fn open(templates: &Templates, build: &BuildRecord) -> Result<M
     if let Some(record) = find(templates, build).await? {
         return templates.machines.open(&build.workspace, &record.id).await;
     }
-    if build.spec.files_at.is_some() {
-        return Err(Error::conflict("the machine with the build files expired; build again"));
-    }
+    let origin = match &build.spec.files {
+        Some(files) => Origin::Snapshot(files.clone()),
+        None if build.spec.files_at.is_some() => {
+            return Err(Error::conflict("the machine with the build files expired; build again"));
+        }
+        None => Origin::Template(TEMPLATE.to_owned()),
+    };
     let mut unsized_build = build.clone();
     (unsized_build.spec.request.cpu, unsized_build.spec.request.memory_mb) = (None, None);
-    let origin = Origin::Template(TEMPLATE.to_owned());
     let machine = machines::create(templates, &unsized_build, &origin, ROLE).await?;
     machine.write(SCRIPT, SCRIPT_TEXT.into()).await?;
     machine.make_dir(CONTEXT_DIR, FILES_WAIT).await?;
     Ok(machine)
+}
+
+/// Snapshot of the files of a build that keeps them. Taken before anything else runs in their machine, which
+/// gets credentials later.
+pub(crate) async fn keep(templates: &Templates, build: &BuildRecord) -> Result<Option<SnapshotId>> {
+    if build.spec.files.is_some() || !build.spec.request.keep_inputs || build.spec.files_at.is_none() {
+        return Ok(build.spec.files.clone());
+    }
+    let machine = open(templates, build).await?;
+    prune::snapshot(templates, &machine, "build files").await.map(Some)
 }
 
 /// Adds an archive to the files of a build.

@@ -40,6 +40,9 @@ pub(crate) async fn run(
     let sum = match from {
         Some(stage) => build.head(stage)?.key.clone(),
         None => {
+            if !wanted.sources.is_empty() {
+                build.note_files_used();
+            }
             let context = context::open(build.templates, build.record).await?;
             context::select(&context, &wanted.selection(CONTEXT_DIR, true, "")).await?.sum
         }

@@ -16,6 +16,7 @@
 //! | `ops` | creating, starting, cancelling, publishing, tagging and deleting |
 //! | `sharing` | templates that other workspaces may use |
 //! | `runner` | scheduling; recovery after a crash |
+//! | `rebuild`, `changes`, `packages` | builds that repeat a version, and what they changed |
 //! | `build`, `stages`, `stage`, `step`, `copy` | one build: its stages, and its instructions |
 //! | `base`, `image` | the base that a `FROM` names; images, which machines fetch and unpack |
 //! | `plan`, `scope`, `key` | steps in one form; variables and configuration; keys of layers. Pure |
@@ -38,6 +39,7 @@ mod build;
 mod build_error;
 pub mod build_routes;
 pub mod catalogue;
+mod changes;
 mod context;
 mod copy;
 mod debug;
@@ -47,9 +49,11 @@ mod log;
 mod machines;
 mod mounts;
 mod ops;
+mod packages;
 mod plan;
 mod prune;
 mod ready;
+pub mod rebuild;
 pub mod routes;
 pub mod runner;
 mod scope;
@@ -63,3 +67,12 @@ mod view;
 
 pub use ops::delete_all;
 pub use service::Templates;
+
+/// Targets for `cargo xtask fuzz`, which see private parsers.
+#[cfg(feature = "fuzz")]
+pub mod fuzz {
+    /// The status file of dpkg.
+    pub fn dpkg_status(bytes: &[u8]) {
+        crate::packages::fuzz(bytes);
+    }
+}

@@ -5,14 +5,16 @@
 use std::collections::{HashMap, HashSet};
 
 use jiff::Timestamp;
+use pandastack_sandboxes::machine::Machine;
 use pandastack_sandboxes::snapshot_owner;
 use pandastack_store::clock::now;
 use pandastack_store::templates::{BuildHead, BuildState, LayerRecord};
 use pandastack_types::limits::{
     BUILD_LAYER_SECONDS_MAX, BUILD_LAYERS_MAX, TEMPLATE_BUILDS_KEPT, TEMPLATE_VERSIONS_KEPT,
 };
-use pandastack_types::{BuildId, Owner, Result, SnapshotId, TemplateId, WorkspaceId, chain};
+use pandastack_types::{BuildId, ErrorCode, Owner, Result, SnapshotId, TemplateId, WorkspaceId, chain};
 
+use crate::machines;
 use crate::service::Templates;
 
 /// Tidies up every workspace.
@@ -56,7 +58,9 @@ async fn prune_workspace(templates: &Templates, workspace: &WorkspaceId) -> Resu
         store.delete_layer(workspace, &layer.key).await?;
     }
     let mut needed: HashSet<SnapshotId> = layers.into_iter().map(|layer| layer.snapshot).collect();
-    needed.extend(kept.into_iter().filter_map(|build| build.snapshot));
+    // A failed rebuild names the files of its version, and does not keep them.
+    let used = kept.into_iter().filter(|build| build.state != BuildState::Failed);
+    needed.extend(used.flat_map(|build| [build.snapshot, build.files]).flatten());
     for snapshot in templates.machines.snapshots(workspace).await? {
         let is_ours = matches!(snapshot_owner::of(&snapshot), Some(Owner::Build(_)));
         if is_ours && !needed.contains(&snapshot.id) {
@@ -89,6 +93,19 @@ pub(crate) async fn prune_layers(templates: &Templates, workspace: &WorkspaceId)
         }
     }
     Ok(given_up.len())
+}
+
+/// Takes a snapshot of a machine. If the workspace's quota is full, cached layers make room.
+pub(crate) async fn snapshot(templates: &Templates, machine: &Machine, name: &str) -> Result<SnapshotId> {
+    match machines::snapshot(machine, name).await {
+        Err(error) if error.code == ErrorCode::QuotaExceeded => {
+            if prune_layers(templates, &machine.record.workspace).await? == 0 {
+                return Err(error);
+            }
+            Ok(machines::snapshot(machine, name).await?.id)
+        }
+        taken => Ok(taken?.id),
+    }
 }
 
 /// The layers to evict for another one, from a list with the most recently used first.
@@ -147,7 +164,7 @@ mod tests {
     use super::*;
 
     fn build(state: BuildState, template: &TemplateId) -> BuildHead {
-        BuildHead { id: BuildId::random(), template: template.clone(), state, snapshot: None }
+        BuildHead { id: BuildId::random(), template: template.clone(), state, snapshot: None, files: None }
     }
 
     #[test]

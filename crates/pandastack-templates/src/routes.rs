@@ -20,6 +20,7 @@ pub fn once_only(templates: &Arc<Templates>) -> Router {
         .route("/templates/{name}/bake", post(catalogue::bake))
         .route("/templates/builds", post(build_routes::create))
         .route("/templates/publish", post(publish))
+        .route("/templates/{name}/rebuild", post(rebuild))
         .with_state(Arc::clone(templates))
 }
 
@@ -111,6 +112,22 @@ pub async fn publish(
 ) -> ApiResult<(StatusCode, Json<Build>)> {
     let record = ops::publish(&templates, caller.workspace, request).await?;
     Ok((StatusCode::CREATED, Json(view::build(record))))
+}
+
+/// Build a version of a template again, with fresh images and without the cache. Joins a rebuild of the same
+/// version that is in progress. The new version gets the tags that mean the old one; the build's `changes`
+/// say what differs. `NAME:TAG` rebuilds the version of a tag.
+#[utoipa::path(post, path = "/v1/templates/{name}/rebuild", tag = "templates",
+    params(("name" = String, Path)), responses(
+    (status = 202, body = Build), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+    (status = 409, description = "The inputs of the build were not kept", body = ErrorBody)))]
+pub async fn rebuild(
+    State(templates): State<Arc<Templates>>,
+    caller: Caller,
+    Id(name): Id<String>,
+) -> ApiResult<(StatusCode, Json<Build>)> {
+    let record = crate::rebuild::start(&templates, &caller.workspace, &name).await?;
+    Ok((StatusCode::ACCEPTED, Json(view::build(record))))
 }
 
 /// Replace the workspaces that may use a template, as `WORKSPACE/NAME`. They can create sandboxes from all of

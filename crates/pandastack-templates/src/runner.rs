@@ -23,7 +23,7 @@ use crate::build::{Build, Built};
 use crate::build_error::{BuildError, CANCELLED, TOO_LONG};
 use crate::log::Log;
 use crate::service::{BuildLock, Templates};
-use crate::{context, machines, prune};
+use crate::{changes, context, machines, prune, rebuild};
 
 /// Interval at which layers, and builds that were never started, are checked.
 const PRUNE_EVERY: Duration = Duration::from_secs(60);
@@ -163,7 +163,12 @@ async fn run_one(templates: &Arc<Templates>, build: BuildRecord, running: &Build
     fault::point("control.template.begun").await;
     let deadline = Instant::now() + Duration::from_secs(TEMPLATE_BUILD_SECONDS_MAX);
     let start = build.spec.start.clone().unwrap_or_default();
-    let work = async { Build::new(templates, &build, &start, &log, deadline)?.run().await };
+    let work = async {
+        let files = context::keep(templates, &build).await?;
+        let built = Build::new(templates, &build, &start, &log, deadline)?.run().await?;
+        let changes = changes::report(templates, &build, &built, &log).await?;
+        Ok(Built { files, changes, ..built })
+    };
     let built = tokio::select! {
         built = tokio::time::timeout_at(deadline + GRACE, work) => {
             Some(built.unwrap_or_else(|_| Err(BuildError::new(TOO_LONG))))
@@ -201,7 +206,9 @@ async fn publish(templates: &Arc<Templates>, mut build: BuildRecord, built: Buil
     let spec = &mut build.spec;
     (spec.cpu, spec.memory_mb) = (snapshot.spec.cpu, snapshot.spec.memory_mb);
     spec.size_bytes = snapshot.spec.size_bytes;
-    (spec.snapshot, spec.config, spec.base) = (Some(built.snapshot), built.config, built.base);
+    (spec.snapshot, spec.config) = (Some(built.snapshot), built.config);
+    (spec.base, spec.base_digest) = (built.base, built.base_digest);
+    (spec.files, spec.changes) = (built.files, built.changes);
     (spec.steps, spec.cached_steps) = (Some(built.steps), Some(built.cached_steps));
     (spec.ended_at, spec.phase) = (Some(now()), "done".to_owned());
     let took = now().duration_since(build.created_at).as_millis();
@@ -209,7 +216,9 @@ async fn publish(templates: &Arc<Templates>, mut build: BuildRecord, built: Buil
     log.write(&format!("template {} is ready: {steps} steps, {cached} cached, {took} ms", build.spec.name))
         .await;
     build.state = BuildState::Done;
-    build.spec.start = None;
+    if let Some(start) = build.spec.start.take() {
+        rebuild::record_recipe(&mut build.spec, start, built.used_files);
+    }
     let tags = build.spec.request.tags.clone();
     machines::delete_all(templates, &build.id).await?;
     fault::point("control.template.cleared").await;

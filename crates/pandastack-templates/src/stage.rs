@@ -4,8 +4,8 @@ use pandastack_fault as fault;
 use pandastack_sandboxes::machine::Machine;
 use pandastack_store::clock::now;
 use pandastack_store::templates::LayerRecord;
+use pandastack_types::SnapshotId;
 use pandastack_types::api::ImageConfig;
-use pandastack_types::{ErrorCode, SnapshotId};
 
 use crate::build::Build;
 use crate::build_error::BuildError;
@@ -26,11 +26,14 @@ pub(crate) struct Head {
     pub(crate) machine: Option<Machine>,
     /// Results of earlier builds are not used any more.
     pub(crate) no_cache: bool,
+    /// Digest of the image that the files come from, or build of the template.
+    pub(crate) base_digest: Option<String>,
 }
 
 impl Head {
     pub(crate) fn new(key: String, config: ImageConfig, origin: Origin, escape: char) -> Self {
-        Self { key, scope: Scope::new(config, escape), origin, machine: None, no_cache: false }
+        let scope = Scope::new(config, escape);
+        Self { key, scope, origin, machine: None, no_cache: false, base_digest: None }
     }
 
     /// The same files for another stage, which gets a machine of its own.
@@ -79,15 +82,7 @@ impl Head {
         config: &ImageConfig,
     ) -> Result<SnapshotId, BuildError> {
         let machine = self.machine(build).await?;
-        let snapshot = match machines::snapshot(machine, name).await {
-            Err(error) if error.code == ErrorCode::QuotaExceeded => {
-                if prune::prune_layers(build.templates, &build.record.workspace).await? == 0 {
-                    return Err(error.into());
-                }
-                machines::snapshot(machine, name).await?.id
-            }
-            taken => taken?.id,
-        };
+        let snapshot = prune::snapshot(build.templates, machine, name).await?;
         fault::point("control.template.kept").await;
         note(build, &snapshot, keys, config).await?;
         fault::point("control.template.noted").await;

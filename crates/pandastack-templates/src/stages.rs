@@ -49,8 +49,18 @@ impl Build<'_> {
         let mut head = self.take_head(target)?;
         let base = self.globals.expand(&self.file.stages[target].from)?;
         let snapshot = self.finish(&mut head, number + 1).await?;
-        let config = head.scope.config;
-        Ok(Built { snapshot, config, base, steps: self.total, cached_steps: self.cached_steps })
+        let used_files = self.has_used_files();
+        Ok(Built {
+            snapshot,
+            config: head.scope.config,
+            base,
+            base_digest: head.base_digest,
+            steps: self.total,
+            cached_steps: self.cached_steps,
+            used_files,
+            files: None,
+            changes: None,
+        })
     }
 
     /// Steps of a stage. Those of the request follow the stage that is built.

@@ -32,6 +32,8 @@ pub(crate) fn build(record: BuildRecord) -> Build {
         cached_steps: spec.cached_steps,
         steps: spec.steps,
         failure: spec.failure.filter(|failure| *failure != BuildFailure::default()),
+        rebuild_of: spec.rebuild_of,
+        changes: spec.changes,
     }
 }
 
@@ -73,7 +75,8 @@ pub(crate) async fn shared_template(templates: &Templates, record: TemplateRecor
 fn shared(template: Template, owner: WorkspaceId) -> Template {
     let name = format!("{owner}/{}", template.name);
     let base = String::new();
-    Template { label: name.clone(), name, base, sharing: None, shared_by: Some(owner), ..template }
+    let version = template.version.map(|version| TemplateVersion { changes: None, ..version });
+    Template { label: name.clone(), name, base, version, sharing: None, shared_by: Some(owner), ..template }
 }
 
 async fn with_version(
@@ -93,6 +96,9 @@ async fn with_version(
         created_at: build.spec.ended_at,
         tags,
         config: build.spec.config,
+        start_command: build.spec.start_command,
+        ready: build.spec.ready,
+        changes: build.spec.changes,
     });
     Ok(Template {
         label: record.name.clone(),

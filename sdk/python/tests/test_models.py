@@ -22,6 +22,7 @@ from pandastack import (
     function_models,
     models,
     schedule_models,
+    template_models,
     volume_models,
     webhook_models,
 )
@@ -35,6 +36,7 @@ MODULES = (
     database_models,
     function_models,
     schedule_models,
+    template_models,
     volume_models,
     webhook_models,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pandastack import ArgumentTypeError, BadRequestError, TemplateRecipe
+from pandastack import ArgumentTypeError, BadRequestError, TemplateRecipe, rebuild_target
 
 
 def test_a_build_sends_steps_and_tag_options(server, client):
@@ -42,3 +42,20 @@ def test_a_recipe_excludes_a_dockerfile_and_a_base_is_one_name(server, client):
     with pytest.raises(ArgumentTypeError, match="run: command must be a str"):
         TemplateRecipe().run(1)
     assert server.requests == []
+
+
+def test_a_template_is_rebuilt_now_and_on_a_schedule(server, client):
+    changes = {"previous_build_id": "b0", "base": "base", "size_bytes_before": 1, "size_bytes_after": 2}
+    answer = {"id": "b1", "name": "t", "status": "done", "rebuild_of": "b0", "changes": changes}
+    server.on("POST", "/v1/templates/t%3Av1/rebuild", 202, answer)
+    build = client.templates.rebuild("t:v1")
+    assert (build.rebuild_of, build.changes) == ("b0", changes)
+    assert rebuild_target("t") == {"type": "template", "template": "t"}
+
+
+def test_kept_inputs_and_keys_of_aws_are_sent(server, client):
+    server.on("POST", "/v1/templates/builds", 202, {"id": "b1", "name": "t", "status": "queued"})
+    login = {"registry": "1.dkr.ecr.test", "username": "k", "password": "s", "aws_region": "eu-central-1"}
+    client.templates.build("t", dockerfile="FROM base", registries=[login], keep_inputs=True)
+    sent = server.requests[-1].json
+    assert (sent["keep_inputs"], sent["start"]["registries"]) == (True, [login])

@@ -7,7 +7,7 @@
  */
 
 import type { Headers } from "./globals.js";
-import type { TemplateBuild } from "./models.js";
+import type { TemplateBuild } from "./template-builds.js";
 import { parseRetryAfter } from "./retry.js";
 
 /** Longest excerpt shown of a body that is not our JSON envelope, such as a proxy's HTML page. */

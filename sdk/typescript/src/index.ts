@@ -75,7 +75,6 @@ export type {
   SandboxMetrics,
   SnapshotInfo,
   VolumeInfo,
-  TemplateBuild,
   TokenInfo,
   Usage,
   WireRecord,
@@ -116,6 +115,7 @@ export type {
   BuildTemplateOptions,
   ReadyCheck,
   ShareTemplateOptions,
+  TemplateBuild,
   TemplateBuildStep,
   TemplateInfo,
 } from "./template-builds.js";

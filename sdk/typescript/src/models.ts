@@ -297,35 +297,6 @@ export type PortInfo = WireRecord<{
   address?: string;
 }>;
 
-/** A template build and its progress; any status except `done` and `failed` means that it is in progress. */
-export type TemplateBuild = WireRecord<{
-  id: string;
-  name: string;
-  status: string;
-  error?: string;
-  started_at?: string;
-  ended_at?: string;
-  size_mb?: number;
-  bytes?: number;
-  image_ref?: string;
-  /** Current step of the build. */
-  phase?: string;
-  log?: string[];
-  /** Tags that the version gets, or has. */
-  tags?: string[];
-  /** Steps in all, once they are known. */
-  steps?: number;
-  /** Steps that came from an earlier build. */
-  cached_steps?: number;
-  /** Cause of a failure on the host; operator keys only. */
-  detail?: string;
-  /**
-   * Place of the failure: `step`, `line`, `instruction`, `exit_code` and the last `output`; with `debug`, the
-   * `snapshot_id` of its machine and the `config` of its commands.
-   */
-  failure?: JsonObject;
-}>;
-
 /** Fields of an API key. */
 interface TokenFields {
   prefix: string;

@@ -10,7 +10,6 @@ import {
   type JsonObject,
   needText,
   type SnapshotInfo,
-  type TemplateBuild,
   type TokenInfo,
   type Visibility,
   withCamelCase,
@@ -19,8 +18,9 @@ import {
 import { withSecrets } from "./printed.js";
 import { importBuiltin } from "./runtime.js";
 import type { Transport } from "./transport.js";
-import type { BuildTemplateOptions, ShareTemplateOptions, TemplateInfo } from "./template-builds.js";
-import { credentialsRecord, stepRecord, withRecipe } from "./template-builds.js";
+import type { BuildTemplateOptions, ShareTemplateOptions } from "./template-builds.js";
+import type { TemplateBuild, TemplateInfo } from "./template-builds.js";
+import { buildOf, credentialsRecord, stepRecord, templateOf, withRecipe } from "./template-builds.js";
 import {
   type Call,
   del,
@@ -103,6 +103,7 @@ export class TemplatesAPI {
       keep_latest: wanted.keepLatest,
       cpu: wanted.cpu,
       memory_mb: wanted.memoryMb,
+      keep_inputs: wanted.keepInputs,
     });
     const start = given({
       dockerfile,
@@ -137,6 +138,15 @@ export class TemplatesAPI {
   /** Cancel a build that is queued or running. */
   async cancelBuild(id: string): Promise<void> {
     await this.#transport.send(post(`/templates/builds/${segment(id, "build id")}/cancel`, {}));
+  }
+
+  /**
+   * Build a template again, `NAME` or `NAME:TAG`, with fresh images and without the cache. `changes` of the
+   * build say what differs. For a schedule, use the target `{ type: "template", template: name }`.
+   */
+  async rebuild(name: string): Promise<TemplateBuild> {
+    const path = `/templates/${segment(name, "template name")}/rebuild`;
+    return buildOf((await this.#transport.send(post(path, {}))).record());
   }
 
   /** Publish a snapshot as a template version. */
@@ -387,14 +397,4 @@ function workspaceInfo(record: JsonObject): WorkspaceInfo {
 
 function snapshotOf(record: JsonObject): SnapshotInfo {
   return withCamelCase({ ...record, id: needText(record, "id", "a snapshot") });
-}
-
-function templateOf(record: JsonObject): TemplateInfo {
-  return withCamelCase({ ...record, name: needText(record, "name", "a template") });
-}
-
-function buildOf(record: JsonObject): TemplateBuild {
-  const id = needText(record, "id", "a build");
-  const text = { name: String(record.name ?? ""), status: String(record.status ?? "") };
-  return withCamelCase({ ...record, id, ...text });
 }

@@ -6,7 +6,9 @@ import type { Transport } from "./transport.js";
 import { del, EXEC_MS_MAX, get, given, post, segment } from "./wire.js";
 
 /** Target of a run: `{ type: "http", url }`, `{ type: "command", cmd, sandbox_id }` and others. */
-export type ScheduleTarget = { type: "http" | "command" | "sandbox" | "app" | "function" | "sql" } & JsonObject;
+export type ScheduleTarget = {
+  type: "http" | "command" | "sandbox" | "app" | "function" | "sql" | "template";
+} & JsonObject;
 
 /** Timing, target and options. One of `cron`, `everySeconds` and `at`; `target` or `functionId`. */
 export interface ScheduleOptions {

@@ -682,12 +682,14 @@ export const SIGNATURES: Readonly<Record<string, Readonly<Record<string, Signatu
             },
             "plainHttp?": { list: "string" },
             "secrets?": { map: "string" },
+            "keepInputs?": "boolean",
             "debug?": "boolean",
           },
         },
       },
     },
     cancelBuild: { isAsync: true, takes: { id: "string" } },
+    rebuild: { isAsync: true, takes: { name: "string" } },
     publish: {
       isAsync: true,
       takes: {

@@ -1,6 +1,6 @@
 // Templates and their builds.
 import { BadRequestError } from "./errors.js";
-import type { JsonObject, WireRecord } from "./models.js";
+import { type JsonObject, needText, type WireRecord, withCamelCase } from "./models.js";
 import type { TemplateRecipe } from "./recipe.js";
 import { given } from "./wire.js";
 
@@ -32,6 +32,39 @@ export type TemplateInfo = WireRecord<{
   sharing?: JsonObject;
   /** The workspace that shares it with you. */
   shared_by?: string;
+}>;
+
+/** A template build and its progress; any status except `done` and `failed` means that it is in progress. */
+export type TemplateBuild = WireRecord<{
+  id: string;
+  name: string;
+  status: string;
+  error?: string;
+  started_at?: string;
+  ended_at?: string;
+  size_mb?: number;
+  bytes?: number;
+  image_ref?: string;
+  /** Current step of the build. */
+  phase?: string;
+  log?: string[];
+  /** Tags that the version gets, or has. */
+  tags?: string[];
+  /** Steps in all, once they are known. */
+  steps?: number;
+  /** Steps that came from an earlier build. */
+  cached_steps?: number;
+  /** Cause of a failure on the host; operator keys only. */
+  detail?: string;
+  /**
+   * Place of the failure: `step`, `line`, `instruction`, `exit_code` and the last `output`; with `debug`, the
+   * `snapshot_id` of its machine and the `config` of its commands.
+   */
+  failure?: JsonObject;
+  /** The build that a rebuild repeats. */
+  rebuild_of?: string;
+  /** What a rebuild changed: base, size and `packages`, each with its value before and after. */
+  changes?: JsonObject;
 }>;
 
 /** Who else may use a template: the workspaces of that name, or all of them. */
@@ -103,8 +136,16 @@ export interface BuildTemplateOptions {
   plainHttp?: string[];
   /** Contents by id for `RUN --mount=type=secret,id=ID`. No layer has them. */
   secrets?: Record<string, string>;
+  /** Keep the files, secrets and credentials, so that the template can be rebuilt. */
+  keepInputs?: boolean;
   /** Keep the machine of a step that fails for an hour: its snapshot is `failure.snapshot_id`. */
   debug?: boolean;
+}
+
+/** Credentials as the API takes them. */
+export function credentialsRecord(one: NonNullable<BuildTemplateOptions["registries"]>[number]): unknown {
+  const { awsRegion, ...login } = one;
+  return given({ ...login, aws_region: awsRegion });
 }
 
 /** The options with the settings of the recipe, if there is one. */
@@ -119,9 +160,15 @@ export function withRecipe(options: BuildTemplateOptions): BuildTemplateOptions 
   const checked = ready === undefined ? {} : { ready };
   return { ...others, ...started, ...checked, dockerfile: `FROM ${base}\n`, steps: [...steps] };
 }
-/** Credentials as the API takes them. */
-export function credentialsRecord(one: NonNullable<BuildTemplateOptions["registries"]>[number]): unknown {
-  const { awsRegion, ...login } = one;
-  return given({ ...login, aws_region: awsRegion });
+
+/** A template from its record. */
+export function templateOf(record: JsonObject): TemplateInfo {
+  return withCamelCase({ ...record, name: needText(record, "name", "a template") });
 }
 
+/** A build from its record. */
+export function buildOf(record: JsonObject): TemplateBuild {
+  const id = needText(record, "id", "a build");
+  const text = { name: String(record.name ?? ""), status: String(record.status ?? "") };
+  return withCamelCase({ ...record, id, ...text });
+}

@@ -200,6 +200,19 @@ test("a build sends its steps", async (t) => {
   assert.deepEqual(server.last.json, { name: "t", tags: ["v1"], keep_latest: true, start });
 });
 
+test("a template is rebuilt, and a build keeps what that needs", async (t) => {
+  const { server, client } = await setup(t);
+  server.on("POST", "/v1/templates/builds", 202, { id: "b1", name: "t", status: "queued" });
+  const rebuilt = { id: "b2", name: "t", status: "queued", rebuild_of: "b1" };
+  server.on("POST", "/v1/templates/t%3Av1/rebuild", 202, rebuilt);
+  const login = { registry: "1.dkr.ecr.test", username: "k", password: "s", awsRegion: "eu-central-1" };
+  await client.templates.build("t", { dockerfile: "FROM base", registries: [login], keepInputs: true });
+  const { awsRegion, ...others } = login;
+  const start = { dockerfile: "FROM base", registries: [{ ...others, aws_region: awsRegion }] };
+  assert.deepEqual(server.last.json, { name: "t", keep_inputs: true, start });
+  assert.equal((await client.templates.rebuild("t:v1")).rebuildOf, "b1");
+});
+
 test("a recipe is sent as base and steps", async (t) => {
   const { server, client } = await setup(t);
   server.on("POST", "/v1/templates/builds", 202, { id: "b1", name: "t", status: "queued" });

@@ -9,7 +9,7 @@ use super::text::kind_of;
 const LINES_MAX: usize = 400;
 /// Longer files, and their limits. The table only shrinks: no file is added, no number goes up, and
 /// a file that fits is removed.
-const LONGER: [(&str, usize); 25] = [
+const LONGER: [(&str, usize); 24] = [
     ("crates/pandastack-apps/src/check.rs", 461),
     ("crates/pandastack-apps/src/hooks.rs", 415),
     ("crates/pandastack-control/tests/api/simulation.rs", 454),
@@ -22,12 +22,11 @@ const LONGER: [(&str, usize); 25] = [
     ("crates/pandastack-qemu-shim/src/protocol.rs", 443),
     ("crates/pandastack-types/src/api/app.rs", 492),
     ("crates/pandastack-types/src/api/function.rs", 477),
-    ("crates/pandastack-types/src/api/schedule.rs", 403),
     ("sdk/python/src/pandastack/_async/sandbox.py", 585),
     ("sdk/python/src/pandastack/_sync/sandbox.py", 586),
-    ("sdk/python/src/pandastack/models.py", 552),
+    ("sdk/python/src/pandastack/models.py", 493),
     ("sdk/python/tests/test_requests.py", 405),
-    ("sdk/typescript/src/models.ts", 457),
+    ("sdk/typescript/src/models.ts", 428),
     ("sdk/typescript/src/sandbox.ts", 491),
     ("tests/e2e/python/test_apps.py", 600),
     ("tests/e2e/python/test_apps_git.py", 592),

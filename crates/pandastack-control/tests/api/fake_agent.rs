@@ -62,6 +62,7 @@ pub struct Inner {
     pub image_key: &'static str,
     /// Changes the digest of images in registries.
     pub image_push: u64,
+    pub inside: fake_data::Inside,
     /// Data calls that arrived: method, and path with query.
     pub seen: Vec<String>,
     pub build_lines: Vec<String>,

@@ -1,5 +1,6 @@
 //! Commands and files of the fake agent, which pass through control unchanged.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use axum::Json;
@@ -13,6 +14,18 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use crate::fake_agent::{FakeAgent, refuse};
+
+/// What machines of the fake agent have inside.
+#[derive(Default)]
+pub struct Inside {
+    /// Status files of dpkg, of the machines that are asked next; without one, there is no dpkg.
+    pub dpkg: VecDeque<String>,
+    /// Stands in for every command that is run.
+    pub every_command: Option<&'static str>,
+}
+
+/// The path of dpkg's status file, as requests have it.
+const DPKG: &str = "path=/var/lib/dpkg/status";
 
 pub(crate) async fn exec(
     State(agent): State<FakeAgent>,
@@ -106,7 +119,11 @@ pub(crate) async fn exec_stream(State(agent): State<FakeAgent>) -> Response {
 }
 
 /// A body that is generated while it is read.
-pub(crate) async fn read(request: Request) -> Response {
+pub(crate) async fn read(State(agent): State<FakeAgent>, request: Request) -> Response {
+    if request.uri().query() == Some(DPKG) {
+        let status = agent.lock().inside.dpkg.pop_front();
+        return status.unwrap_or_default().into_response();
+    }
     if request.uri().query().is_some_and(|query| query.contains("missing")) {
         return refuse(ErrorCode::FileNotFound, "there is no file /missing");
     }
@@ -129,8 +146,9 @@ pub(crate) async fn set_attributes() -> Json<FileEntry> {
 }
 
 /// Attributes of a file: of images, some exist.
-pub(crate) async fn stat(request: Request) -> Response {
+pub(crate) async fn stat(State(agent): State<FakeAgent>, request: Request) -> Response {
     match request.uri().query() {
+        Some(DPKG) if !agent.lock().inside.dpkg.is_empty() => Json(FileEntry::default()).into_response(),
         Some("path=/a" | "path=/etc/nginx") => Json(FileEntry::default()).into_response(),
         _ => refuse(ErrorCode::FileNotFound, "there is no such file"),
     }

@@ -19,7 +19,11 @@ pub async fn start(State(agent): State<FakeAgent>, Path(id): Path<SandboxId>, re
     let body: Value = serde_json::from_slice(&bytes).unwrap();
     let command =
         body["argv"].as_array().and_then(|argv| argv.last()?.as_str()).unwrap_or_default().to_owned();
-    agent.lock().commands.push((id, body));
+    let command = {
+        let mut inner = agent.lock();
+        inner.commands.push((id, body));
+        inner.inside.every_command.map_or(command, str::to_owned)
+    };
     let text = |text: &str| format!("event: stdout\ndata: {}\n\n", json!({"chunk": format!("{text}\n")}));
     let end = |code: i32| format!("event: exit\ndata: {}\n\n", json!({"exit_code": code}));
     let events = match command.as_str() {

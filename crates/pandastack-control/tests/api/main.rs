@@ -43,6 +43,7 @@ mod simulation;
 mod slow_body;
 mod template_builds;
 mod template_limits;
+mod template_rebuilds;
 mod template_secrets;
 mod template_sharing;
 mod templates;

@@ -75,7 +75,7 @@ async fn a_dockerfile_is_built_once_and_configures_its_sandboxes() {
     assert_eq!(ended(&world, &changed).await["cached_steps"], 1);
     assert_eq!(commands(&agent), ["\"one\"", "\"two\"", "\"other\""]);
     let spec = world.text(&format!("SELECT spec FROM template_builds WHERE id = '{id}'")).await;
-    assert!(!spec.contains("RUN one"), "what was built is not kept: {spec}");
+    assert!(!spec.contains("RUN one"), "what was built is kept sealed: {spec}");
 
     // Another recipe of `base`, as after an upgrade of the host.
     agent.lock().image_key = "other";

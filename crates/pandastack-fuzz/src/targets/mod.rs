@@ -14,6 +14,7 @@ use pandastack_image::fuzz as image;
 use pandastack_net::fuzz as net;
 use pandastack_oidc::fuzz as oidc;
 use pandastack_postgres::fuzz as postgres;
+use pandastack_templates::fuzz as templates;
 
 use crate::Target;
 
@@ -76,6 +77,7 @@ pub const TARGETS: &[Target] = &[
     Target { input_bytes_max: 16 * 1024, ..target("tar", guest::tar_stream) },
     packed("bundle", functions::bundle),
     packed("deb", image::deb),
+    target("dpkg-status", templates::dpkg_status),
     tree("network-policy", texts::network_policy),
     target("dotenv", apps::dotenv),
     tree("app-manifest", texts::app_manifest),

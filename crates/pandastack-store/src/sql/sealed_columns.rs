@@ -52,7 +52,8 @@ pub(super) const SNAPSHOTS: Column = spec("snapshot spec", "snapshots", &["env"]
 pub(super) const TEMPLATE_BUILDS: Column = spec("build spec", "template_builds", BUILD_SECRETS);
 pub(super) const WEBHOOKS: Column = spec("webhook", "webhooks", &["url", "secret", "previous"]);
 
-const BUILD_SECRETS: &[&str] = &["request.start.args", "start.args", "start.registries", "start.secrets"];
+const BUILD_SECRETS: &[&str] =
+    &["request.start.args", "start.args", "start.registries", "start.secrets", "recipe"];
 
 const COLUMNS: [&Column; 10] = [
     &APPS,

@@ -1,6 +1,8 @@
-//! Rows of builds, their logs, and the end of everything that a workspace built.
+//! Rows of builds, their tags and logs, and the end of everything that a workspace built.
 
-use pandastack_types::{BuildId, SnapshotId, WorkspaceId};
+use jiff::Timestamp;
+use pandastack_types::limits::TAGS_PER_TEMPLATE_MAX;
+use pandastack_types::{BuildId, SnapshotId, TemplateId, WorkspaceId};
 use sqlx::AnyConnection;
 
 use super::SqlStore;
@@ -16,6 +18,7 @@ struct HeadRow {
     template_id: String,
     state: String,
     snapshot_id: Option<String>,
+    files_snapshot_id: Option<String>,
 }
 
 impl TryFrom<HeadRow> for BuildHead {
@@ -26,6 +29,7 @@ impl TryFrom<HeadRow> for BuildHead {
             template: id(row.template_id)?,
             state: state(&row.state)?,
             snapshot: row.snapshot_id.map(id).transpose()?,
+            files: row.files_snapshot_id.map(id).transpose()?,
         })
     }
 }
@@ -76,6 +80,11 @@ pub(super) fn version_snapshot(record: &BuildRecord) -> Option<&str> {
     snapshot.map(SnapshotId::as_str)
 }
 
+/// The snapshot with the files of a build.
+pub(super) fn files_snapshot(record: &BuildRecord) -> Option<&str> {
+    record.spec.files.as_ref().map(SnapshotId::as_str)
+}
+
 /// Deletes templates, builds, logs, tags and layers of a workspace.
 pub(super) async fn delete_all(conn: &mut AnyConnection, workspace: &WorkspaceId) -> Result<()> {
     for statement in [
@@ -94,10 +103,62 @@ pub(super) async fn delete_all(conn: &mut AnyConnection, workspace: &WorkspaceId
     Ok(())
 }
 
+/// Points a tag to a build, if it means another one.
+pub(super) async fn move_tag(
+    conn: &mut AnyConnection,
+    build: &BuildRecord,
+    tag: &str,
+    before: &BuildId,
+    at: Timestamp,
+) -> Result<()> {
+    sqlx::query(
+        "UPDATE template_tags SET build_id = $1, created_at_us = $2 \
+         WHERE template_id = $3 AND tag = $4 AND build_id = $5",
+    )
+    .bind(build.id.as_str())
+    .bind(at.as_microsecond())
+    .bind(build.template.as_str())
+    .bind(tag)
+    .bind(before.as_str())
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+/// Points a tag to a build.
+pub(super) async fn set_tag(
+    conn: &mut AnyConnection,
+    template: &TemplateId,
+    tag: &str,
+    build: &BuildId,
+    at: Timestamp,
+) -> Result<()> {
+    let count: i64 =
+        sqlx::query_scalar("SELECT COUNT(*) FROM template_tags WHERE template_id = $1 AND tag <> $2")
+            .bind(template.as_str())
+            .bind(tag)
+            .fetch_one(&mut *conn)
+            .await?;
+    if unsigned(count) >= TAGS_PER_TEMPLATE_MAX {
+        return Err(StoreError::Quota { what: "tags per template", limit: TAGS_PER_TEMPLATE_MAX });
+    }
+    sqlx::query(
+        "INSERT INTO template_tags (template_id, tag, build_id, created_at_us) VALUES ($1, $2, $3, $4) \
+         ON CONFLICT (template_id, tag) DO UPDATE SET build_id = $3, created_at_us = $4",
+    )
+    .bind(template.as_str())
+    .bind(tag)
+    .bind(build.as_str())
+    .bind(at.as_microsecond())
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
 impl SqlStore {
     pub(super) async fn list_build_heads(&self, workspace: &WorkspaceId) -> Result<Vec<BuildHead>> {
         let rows: Vec<HeadRow> = sqlx::query_as(
-            "SELECT id, template_id, state, snapshot_id FROM template_builds \
+            "SELECT id, template_id, state, snapshot_id, files_snapshot_id FROM template_builds \
              WHERE workspace_id = $1 ORDER BY created_at_us DESC, id",
         )
         .bind(workspace.as_str())

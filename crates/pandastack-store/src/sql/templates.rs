@@ -1,17 +1,17 @@
 //! Templates, their builds, tags and logs.
 
 use async_trait::async_trait;
-use jiff::Timestamp;
 use pandastack_types::limits::{
-    TAGS_PER_TEMPLATE_MAX, TEMPLATE_BUILDS_IN_PROGRESS_MAX, TEMPLATE_BUILDS_LISTED_MAX,
-    TEMPLATES_PER_WORKSPACE_MAX,
+    TEMPLATE_BUILDS_IN_PROGRESS_MAX, TEMPLATE_BUILDS_LISTED_MAX, TEMPLATES_PER_WORKSPACE_MAX,
 };
 use pandastack_types::{BuildId, SnapshotId, TemplateId, WorkspaceId};
 use sqlx::AnyConnection;
 
 use super::quotas::admit_any;
 use super::rows::{from_json, id, records, signed, time, to_json, unsigned};
-use super::template_builds::{BuildRow, delete_all, spec, version_snapshot};
+use super::template_builds::{
+    BuildRow, delete_all, files_snapshot, move_tag, set_tag, spec, version_snapshot,
+};
 use super::{SqlStore, Write};
 use crate::templates::{
     BuildHead, BuildRecord, BuildState, LayerRecord, TagRecord, TemplateRecord, TemplateStore,
@@ -153,8 +153,8 @@ impl TemplateStore for SqlStore {
         }
         sqlx::query(
             "INSERT INTO template_builds \
-             (id, workspace_id, template_id, state, created_at_us, spec, snapshot_id) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7)",
+             (id, workspace_id, template_id, state, created_at_us, spec, snapshot_id, files_snapshot_id) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
         )
         .bind(record.id.as_str())
         .bind(record.workspace.as_str())
@@ -163,6 +163,7 @@ impl TemplateStore for SqlStore {
         .bind(record.created_at.as_microsecond())
         .bind(spec(&write.sealer, record)?)
         .bind(version_snapshot(record))
+        .bind(files_snapshot(record))
         .execute(write.conn())
         .await?;
         write.commit().await
@@ -222,7 +223,10 @@ impl TemplateStore for SqlStore {
         if written {
             let at = record.spec.ended_at.unwrap_or(record.created_at);
             for tag in record.published_tags(tags) {
-                set_tag(write.conn(), &record.template, tag, &record.id, at).await?;
+                match &record.spec.rebuild_of {
+                    Some(before) => move_tag(write.conn(), record, tag, before, at).await?,
+                    None => set_tag(write.conn(), &record.template, tag, &record.id, at).await?,
+                }
             }
         }
         write.commit().await?;
@@ -336,43 +340,16 @@ async fn template_named(
 
 async fn put(write: &mut Write, record: &BuildRecord, from: BuildState) -> Result<bool> {
     let done = sqlx::query(
-        "UPDATE template_builds SET state = $1, spec = $2, snapshot_id = $3 WHERE id = $4 AND state = $5",
+        "UPDATE template_builds SET state = $1, spec = $2, snapshot_id = $3, files_snapshot_id = $4 \
+         WHERE id = $5 AND state = $6",
     )
     .bind(record.state.as_str())
     .bind(spec(&write.sealer, record)?)
     .bind(version_snapshot(record))
+    .bind(files_snapshot(record))
     .bind(record.id.as_str())
     .bind(from.as_str())
     .execute(write.conn())
     .await?;
     Ok(done.rows_affected() > 0)
-}
-
-async fn set_tag(
-    conn: &mut AnyConnection,
-    template: &TemplateId,
-    tag: &str,
-    build: &BuildId,
-    at: Timestamp,
-) -> Result<()> {
-    let count: i64 =
-        sqlx::query_scalar("SELECT COUNT(*) FROM template_tags WHERE template_id = $1 AND tag <> $2")
-            .bind(template.as_str())
-            .bind(tag)
-            .fetch_one(&mut *conn)
-            .await?;
-    if unsigned(count) >= TAGS_PER_TEMPLATE_MAX {
-        return Err(StoreError::Quota { what: "tags per template", limit: TAGS_PER_TEMPLATE_MAX });
-    }
-    sqlx::query(
-        "INSERT INTO template_tags (template_id, tag, build_id, created_at_us) VALUES ($1, $2, $3, $4) \
-         ON CONFLICT (template_id, tag) DO UPDATE SET build_id = $3, created_at_us = $4",
-    )
-    .bind(template.as_str())
-    .bind(tag)
-    .bind(build.as_str())
-    .bind(at.as_microsecond())
-    .execute(conn)
-    .await?;
-    Ok(())
 }

@@ -126,6 +126,7 @@ async fn run_all<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
         volumes::a_volume_has_one_writer_or_readers,
         volumes::a_volume_is_deleted_in_two_steps,
         templates::a_build_becomes_what_its_tags_mean,
+        templates::a_rebuild_takes_the_tags_that_still_mean_its_version,
         templates::builds_have_a_quota_and_a_log,
         templates::templates_are_shared_with_other_workspaces,
         templates::templates_go_with_their_workspace,

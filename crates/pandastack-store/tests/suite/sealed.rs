@@ -23,7 +23,7 @@ use pandastack_types::{SnapshotId, TemplateId};
 use super::{apps, closed, functions, new_sandbox, secret, templates, webhooks, ws};
 
 /// Kinds of secrets, by the table that has them. Each is somewhere in the rows that [`fill`] makes.
-const KINDS: [&str; 20] = [
+const KINDS: [&str; 21] = [
     "apps-git-token",
     "apps-deploy-key",
     "apps-webhook-secret",
@@ -41,6 +41,7 @@ const KINDS: [&str; 20] = [
     "schedules-alert-url",
     "template-builds-arg",
     "template-builds-registry",
+    "template-builds-recipe",
     "webhooks-url",
     "webhooks-secret",
     "idempotency-answer",
@@ -129,6 +130,8 @@ async fn fill(store: &dyn Store) {
     let (args, registries) = (map("template-builds-arg"), vec![registry]);
     build.spec.request.start = Some(StartBuild { args: args.clone(), ..StartBuild::default() });
     build.spec.start = Some(StartBuild { args, registries, ..StartBuild::default() });
+    let dockerfile = value("template-builds-recipe");
+    build.spec.recipe = Some(StartBuild { dockerfile, ..StartBuild::default() });
     store.insert_build(&build).await.unwrap();
     let mut webhook = webhooks::new_webhook(&[]);
     webhook.spec.url = value("webhooks-url");

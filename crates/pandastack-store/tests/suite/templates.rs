@@ -76,6 +76,31 @@ pub(super) async fn a_build_becomes_what_its_tags_mean(store: &dyn Store) {
     assert!(store.tags(&mine.id).await.unwrap().is_empty());
 }
 
+pub(super) async fn a_rebuild_takes_the_tags_that_still_mean_its_version(store: &dyn Store) {
+    let mine = store.ensure_template(&template("mine")).await.unwrap();
+    let publish = async |rebuild_of: Option<&BuildRecord>, tags: &[&str]| {
+        let mut one = build(&mine, BuildState::Running);
+        one.spec.rebuild_of = rebuild_of.map(|before| before.id.clone());
+        store.insert_build(&one).await.unwrap();
+        one.state = BuildState::Done;
+        one.spec.files = Some(SnapshotId::random());
+        let tags: Vec<String> = tags.iter().map(|tag| (*tag).to_owned()).collect();
+        assert!(store.publish_build(&one, BuildState::Running, &tags).await.unwrap());
+        one
+    };
+    let meant = async |tag: &str| store.tagged_build(&mine.id, tag).await.unwrap().map(|one| one.id);
+    let first = publish(None, &["v1", "old"]).await;
+    let other = publish(None, &["old"]).await;
+    let again = publish(Some(&first), &["v1", "old", "gone"]).await;
+    assert_eq!(meant("v1").await, Some(again.id.clone()));
+    assert_eq!(meant("old").await, Some(other.id.clone()), "another version has it");
+    assert_eq!(meant(LATEST).await, Some(other.id.clone()));
+    assert_eq!(meant("gone").await, None, "it was deleted");
+    let heads = store.build_heads(&ws()).await.unwrap();
+    assert_eq!(heads.iter().find(|head| head.id == again.id).unwrap().files, again.spec.files);
+    store.delete_template(&mine.id).await.unwrap();
+}
+
 pub(super) async fn builds_have_a_quota_and_a_log(store: &dyn Store) {
     let mine = store.ensure_template(&template("mine")).await.unwrap();
     let logged = build(&mine, BuildState::Waiting);

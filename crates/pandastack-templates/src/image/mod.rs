@@ -103,31 +103,43 @@ pub(crate) async fn begin(
     source: &ImageSource,
     log: &StepLog,
 ) -> Result<Head, BuildError> {
+    if matches!(source, ImageSource::Layout(_)) {
+        build.note_files_used();
+    }
     let pinned = source.pinned().map(|digest| image_key(build, digest));
     if let Some(key) = &pinned
         && let Some(head) = restore(build, key).await?
     {
-        return Ok(head);
+        return Ok(of_image(head, source.pinned()));
     }
     if *source == ImageSource::Scratch {
         let (key, none) = (image_key(build, SCRATCH), ImageConfig::default());
-        return install(build, source, None, &[key], none, log).await;
+        let head = install(build, source, None, &[key], none, log).await?;
+        return Ok(of_image(head, source.pinned()));
     }
     let context = context::open(build.templates, build.record).await?;
     let pull = Pull { build, source, machine: &context };
     let found = pull.resolve(log).await?;
     log.line(&format!("{} is {}", source.name(), found.digest)).await;
     let own = image_key(build, &found.digest);
+    let digest = source.pinned().unwrap_or(&found.digest);
     // The digest of a `FROM` may be that of an index: then the image has two keys.
     let mut keys: Vec<String> = pinned.into_iter().chain([own.clone()]).collect();
     keys.dedup();
     if let Some(layer) = build.cached(&own).await? {
         stage::note(build, &layer.snapshot, &keys, &layer.config).await?;
-        return Ok(head_of(build, &keys[0], layer.config, Origin::Snapshot(layer.snapshot)));
+        let head = head_of(build, &keys[0], layer.config, Origin::Snapshot(layer.snapshot));
+        return Ok(of_image(head, Some(digest)));
     }
     pull.fetch(log).await?;
     let layers = Some((&context, found.diff_ids.as_slice()));
-    install(build, source, layers, &keys, found.config, log).await
+    let head = install(build, source, layers, &keys, found.config, log).await?;
+    Ok(of_image(head, Some(digest)))
+}
+
+/// Notes the digest of the image, which is that of its index if its name says so.
+fn of_image(head: Head, digest: Option<&str>) -> Head {
+    Head { base_digest: digest.map(str::to_owned), ..head }
 }
 
 /// The key of an unpacked image: its digest, the template that it is unpacked in, and the machine's size.

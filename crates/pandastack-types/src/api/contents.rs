@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{App, Build, Function, Schedule, ScheduleTarget, Template};
+use super::{App, Build, Function, ReadyCheck, Schedule, ScheduleTarget, Template};
 
 /// Stands in for a value that is not shown.
 pub const MASK: &str = "********";
@@ -57,7 +57,7 @@ impl Contents for ScheduleTarget {
             }
             Self::Function(target) => target.input = target.input.take().map(|_| MASK.into()),
             Self::Sql(target) => MASK.clone_into(&mut target.sql),
-            Self::Sandbox(_) => {}
+            Self::Sandbox(_) | Self::Template(_) => {}
         }
     }
 }
@@ -99,6 +99,10 @@ impl Contents for Template {
     fn mask(&mut self) {
         if let Some(version) = &mut self.version {
             mask_values(&mut version.config.env);
+            mask_text(&mut version.start_command);
+            if let Some(ReadyCheck::Command(command)) = &mut version.ready {
+                MASK.clone_into(command);
+            }
         }
     }
 }

@@ -27,9 +27,11 @@ mod process;
 mod restore_point;
 mod sandbox;
 mod schedule;
+mod schedule_target;
 mod snapshot;
 mod template;
 mod template_build;
+mod template_changes;
 mod volume;
 mod webhook;
 mod workspace;
@@ -94,9 +96,12 @@ pub use sandbox::{
     OnTimeout, PatchLifecycle, Port, PortList, RequiredIsolation, Sandbox, StatusAnswer,
 };
 pub use schedule::{
-    AppTarget, CommandTarget, CreateSchedule, FunctionTarget, HttpTarget, MissedRuns, Overlap, PatchSchedule,
-    PreviewSchedule, RunOrigin, RunStatus, SandboxAction, SandboxTarget, Schedule, ScheduleAlert,
-    ScheduleOptions, ScheduleRun, ScheduleTarget, ScheduleTiming, SqlTarget, TriggerSchedule,
+    CreateSchedule, MissedRuns, Overlap, PatchSchedule, PreviewSchedule, RunOrigin, RunStatus, Schedule,
+    ScheduleAlert, ScheduleOptions, ScheduleRun, ScheduleTiming, TriggerSchedule,
+};
+pub use schedule_target::{
+    AppTarget, CommandTarget, FunctionTarget, HttpTarget, SandboxAction, SandboxTarget, ScheduleTarget,
+    SqlTarget, TemplateTarget,
 };
 pub use snapshot::{
     CreateSnapshot, ForkError, ForkSandbox, ForkTree, ForkTreeResult, Lineage, Promote, Promoted, Rollback,
@@ -109,6 +114,7 @@ pub use template::{
 pub use template_build::{
     BuildCopy, BuildRun, BuildSecret, BuildStep, ReadyCheck, RegistryCredentials, StartBuild,
 };
+pub use template_changes::{PackageChange, TemplateChanges};
 pub use volume::{
     AttachVolume, AttachedVolume, CloneVolume, CreateVolume, GrowVolume, PatchVolume, SnapshotVolume, Volume,
     VolumeHolder,

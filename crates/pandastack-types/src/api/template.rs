@@ -6,7 +6,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::template_build::StartBuild;
+use super::template_build::{ReadyCheck, StartBuild};
+use super::template_changes::TemplateChanges;
 use crate::{BuildId, SnapshotId, WorkspaceId};
 
 /// A template.
@@ -77,6 +78,15 @@ pub struct TemplateVersion {
     pub tags: Vec<TemplateTag>,
     /// How sandboxes of this version run commands.
     pub config: ImageConfig,
+    /// Command that runs in every sandbox from the start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_command: Option<String>,
+    /// Check that the start command is ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<ReadyCheck>,
+    /// What the rebuild that created the version changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changes: Option<TemplateChanges>,
 }
 
 /// A tag, which points to one version of a template.
@@ -152,6 +162,10 @@ pub struct CreateBuild {
     /// Memory of its sandboxes in MiB, a multiple of 128. Default: from the base.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mb: Option<u32>,
+    /// Keep the build files as a snapshot, and secrets and credentials sealed, so that the version can be
+    /// rebuilt. Without them, nothing needs to be kept.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep_inputs: bool,
     /// Start the build immediately, without files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<StartBuild>,
@@ -279,6 +293,12 @@ pub struct Build {
     /// Details of the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<BuildFailure>,
+    /// Build that a rebuild repeats.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rebuild_of: Option<BuildId>,
+    /// What a rebuild changed, once it is done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changes: Option<TemplateChanges>,
 }
 
 /// Status of a build.

@@ -109,12 +109,12 @@ from .models import (
     Snapshot,
     SnapshotInfo,
     Template,
-    TemplateBuild,
     Usage,
     WriteResult,
 )
 from .recipe import TemplateRecipe
-from .schedule_models import NextRuns, Schedule, ScheduleRun, command_target, http_target
+from .schedule_models import NextRuns, Schedule, ScheduleRun, command_target, http_target, rebuild_target
+from .template_models import TemplateBuild
 from .volume_models import VolumeInfo
 from .webhook_models import Webhook, WebhookDelivery, WebhookVerificationError, verify_webhook
 
@@ -248,5 +248,6 @@ __all__ = [
     "__version__",
     "command_target",
     "http_target",
+    "rebuild_target",
     "verify_webhook",
 ]

@@ -21,7 +21,7 @@ class Schedule(TypedDict, total=False):
     timezone: str
     every_seconds: int
     at: str
-    #: ``{"type": "http" | "command" | "sandbox" | "app" | "function" | "sql", ...}``
+    #: ``{"type": "http" | "command" | "sandbox" | "app" | "function" | "sql" | "template", ...}``
     target: Dict[str, Any]
     overlap: Overlap
     missed: Missed
@@ -95,3 +95,8 @@ def command_target(
     """A target that runs a command, in a sandbox or in a fresh one of a template."""
     optional = {"sandbox_id": sandbox_id, "template": template, **options}
     return {"type": "command", "cmd": cmd, **{name: value for name, value in optional.items() if value is not None}}
+
+
+def rebuild_target(template: str) -> Dict[str, Any]:
+    """A target that rebuilds a template, ``NAME`` or ``NAME:TAG``."""
+    return {"type": "template", "template": template}

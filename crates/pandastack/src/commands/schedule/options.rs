@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use pandastack_types::SandboxId;
 use pandastack_types::api::{
     AppTarget, CommandTarget, ExecRequest, FunctionTarget, HttpTarget, MissedRuns, Overlap, SandboxAction,
-    SandboxTarget, ScheduleAlert, ScheduleOptions, ScheduleTarget, ScheduleTiming, SqlTarget,
+    SandboxTarget, ScheduleAlert, ScheduleOptions, ScheduleTarget, ScheduleTiming, SqlTarget, TemplateTarget,
 };
 
 use crate::commands::command_line::command_line;
@@ -82,6 +82,9 @@ pub struct TargetArgs {
     /// SQL statement to run
     #[arg(long, requires = "database")]
     sql: Option<String>,
+    /// Template to rebuild
+    #[arg(long, value_name = "NAME[:TAG]", group = "what")]
+    rebuild: Option<String>,
     /// Command to run, in a new sandbox unless --sandbox is given
     #[arg(last = true, value_name = "CMD", group = "what")]
     command: Vec<String>,
@@ -113,6 +116,9 @@ impl TargetArgs {
         }
         if let (Some(database_id), Some(sql)) = (self.database, self.sql) {
             return Ok(Some(ScheduleTarget::Sql(SqlTarget { database_id, sql })));
+        }
+        if let Some(template) = self.rebuild {
+            return Ok(Some(ScheduleTarget::Template(TemplateTarget { template })));
         }
         if self.command.is_empty() {
             return Ok(None);

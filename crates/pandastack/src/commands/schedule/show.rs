@@ -100,6 +100,7 @@ fn target(target: &ScheduleTarget) -> String {
         }
         ScheduleTarget::Function(target) => format!("function {}", target.function_id),
         ScheduleTarget::Sql(target) => format!("SQL on {}", target.database_id),
+        ScheduleTarget::Template(target) => format!("rebuild {}", target.template),
     }
 }
 

@@ -7,7 +7,9 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use pandastack_client::Client;
 use pandastack_types::BuildId;
-use pandastack_types::api::{BuildStatus, CreateBuild, ReadyCheck, StartBuild, Template, TemplateStatus};
+use pandastack_types::api::{
+    Build, BuildStatus, CreateBuild, ReadyCheck, StartBuild, Template, TemplateStatus,
+};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::io::ReaderStream;
 
@@ -70,6 +72,9 @@ pub struct Args {
     /// Build without the cache
     #[arg(long, requires = "name")]
     no_cache: bool,
+    /// Keep the build files, secrets and credentials, so that the template can be rebuilt
+    #[arg(long, requires = "name")]
+    keep_inputs: bool,
     /// If a step fails, keep its machine for an hour and open a shell in it
     #[arg(long, requires = "name")]
     debug: bool,
@@ -118,7 +123,6 @@ async fn bake(client: &Client, name: &str, wait: WaitArgs, output: Output) -> Re
 }
 
 async fn build(client: &Client, args: Args, name: String, output: Output) -> Result<ExitCode> {
-    let began = Instant::now();
     let directory = Path::new(&args.target);
     let (dockerfile, files) = args.source.find(directory, args.file.as_deref())?;
     // Checked before anything is created and uploaded.
@@ -138,12 +142,30 @@ async fn build(client: &Client, args: Args, name: String, output: Output) -> Res
         ..StartBuild::default()
     };
     let request = CreateBuild {
-        name: name.clone(),
+        name,
         tags: args.tag,
         cpu: args.cpu,
         memory_mb: args.memory,
+        keep_inputs: args.keep_inputs,
         ..CreateBuild::default()
     };
+    submit(client, Order { request, start, files, wait: args.wait }, output).await
+}
+
+/// A build to start.
+pub(super) struct Order {
+    pub(super) request: CreateBuild,
+    pub(super) start: StartBuild,
+    /// Files to upload before the start.
+    pub(super) files: Upload,
+    pub(super) wait: WaitArgs,
+}
+
+/// Starts a build, and shows it until its end.
+pub(super) async fn submit(client: &Client, order: Order, output: Output) -> Result<ExitCode> {
+    let began = Instant::now();
+    let Order { request, start, files, wait } = order;
+    let name = request.name.clone();
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch for Ctrl-C")?;
     let id = client.create_build(&request).await?.id;
     let begin = async {
@@ -159,21 +181,13 @@ async fn build(client: &Client, args: Args, name: String, output: Output) -> Res
         let _ = client.cancel_build(&id).await;
     }
     let Some(started) = started? else { return Ok(cancelled()) };
-    if !args.wait.waits() {
+    if !wait.waits() {
         output.value(&started, |build| build.id.to_string())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let followed = async {
-        if follow(client, &id, &name, &mut interrupt).await? {
-            return Ok(true);
-        }
-        client.cancel_build(&id).await?;
-        Ok(false)
-    };
-    if !args.wait.at_most(&background(&id), followed).await? {
+    let Watched::Ended(ended) = watch(client, &id, &name, wait).await? else {
         return Ok(cancelled());
-    }
-    let ended = client.get_build(&id).await?;
+    };
     if ended.status != BuildStatus::Done {
         let why = ended.error.unwrap_or_else(|| "no reason was reported".to_owned());
         let mut failure = Failure::new(format!("cannot build template `{name}`: {why}"));
@@ -186,12 +200,36 @@ async fn build(client: &Client, args: Args, name: String, output: Output) -> Res
     show(&client.get_template(&name).await?, began, output)
 }
 
+/// The end of a watched build.
+pub(super) enum Watched {
+    /// The build ended by itself.
+    Ended(Box<Build>),
+    /// The user pressed Ctrl-C.
+    Cancelled,
+}
+
+/// Prints the log of a build until its end. Ctrl-C cancels the build.
+pub(super) async fn watch(client: &Client, id: &BuildId, name: &str, wait: WaitArgs) -> Result<Watched> {
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch for Ctrl-C")?;
+    let followed = async {
+        if follow(client, id, name, &mut interrupt).await? {
+            return Ok(true);
+        }
+        client.cancel_build(id).await?;
+        Ok(false)
+    };
+    match wait.at_most(&background(id), followed).await? {
+        true => Ok(Watched::Ended(Box::new(client.get_build(id).await?))),
+        false => Ok(Watched::Cancelled),
+    }
+}
+
 /// Message for a wait for a build that ends early.
 fn background(id: &BuildId) -> String {
     format!("the build continues; to follow it, run `pandastack template logs {id}`")
 }
 
-fn cancelled() -> ExitCode {
+pub(super) fn cancelled() -> ExitCode {
     eprintln!("the build was cancelled");
     ExitCode::from(INTERRUPTED)
 }

@@ -4,6 +4,7 @@ mod authfile;
 mod build;
 mod context;
 mod debug;
+mod rebuild;
 mod secret;
 mod share;
 mod source;
@@ -34,6 +35,8 @@ pub enum Command {
     },
     /// Build a template from a Dockerfile or a container image
     Build(Box<build::Args>),
+    /// Build a template again, with fresh images and packages, and show what changed
+    Rebuild(rebuild::Args),
     /// Publish a snapshot as a template
     Publish {
         /// Snapshot ID, unique ID prefix or name
@@ -115,6 +118,7 @@ impl Command {
                     return show_each(&names, output, fetch, details).await;
                 }
                 Command::Build(args) => return build::run(&client, *args, output).await,
+                Command::Rebuild(args) => return rebuild::run(&client, args, output).await,
                 Command::Publish { snapshot, name, tag } => {
                     let snapshot_id = snapshot::find(&client, &snapshot).await?;
                     let request = PublishTemplate { snapshot_id, name, tags: tag, description: None };
@@ -176,13 +180,14 @@ fn details(template: &Template) -> String {
     if let Some(version) = &template.version {
         lines.push(format!("build:   {}", version.build_id));
         lines.extend(version.tags.iter().map(|tag| format!("tag:     {} -> {}", tag.tag, tag.build_id)));
+        lines.extend(version.changes.iter().flat_map(rebuild::details));
     }
     lines.join("\n")
 }
 
 async fn builds(client: &Client, output: Output) -> Result<()> {
     let builds = client.list_builds().await?;
-    output.table(&builds, ["ID", "TEMPLATE", "STATUS", "STARTED", "ERROR"], |build: &Build| {
+    output.table(&builds, ["ID", "TEMPLATE", "STATUS", "STARTED", "CHANGES OR ERROR"], |build: &Build| {
         let status = match build.status {
             BuildStatus::Queued => "queued",
             BuildStatus::Running => "running",
@@ -194,7 +199,11 @@ async fn builds(client: &Client, output: Output) -> Result<()> {
             build.name.clone(),
             status.to_owned(),
             build.started_at.strftime("%Y-%m-%d %H:%M:%S").to_string(),
-            build.error.clone().unwrap_or_default(),
+            build
+                .error
+                .clone()
+                .or_else(|| build.changes.as_ref().map(ToString::to_string))
+                .unwrap_or_default(),
         ]
     })
 }

@@ -13,8 +13,9 @@ from .. import _archive, _wire
 from .._wire import segment
 from ..errors import BadRequestError, PandaStackError, RequestTimeout, TemplateBuildError
 from ..account_models import Token, WorkspaceInfo
-from ..models import SnapshotInfo, Template, TemplateBuild
+from ..models import SnapshotInfo, Template
 from ..recipe import TemplateRecipe
+from ..template_models import TemplateBuild
 from ._io import run_blocking, sleep
 from .exec_stream import server_events
 from .filesystem import _pieces
@@ -85,6 +86,7 @@ class AsyncTemplatesAPI:
         registries: Sequence[Mapping[str, str]] = (),
         plain_http: Sequence[str] = (),
         secrets: Optional[Mapping[str, str]] = None,
+        keep_inputs: bool = False,
         debug: bool = False,
     ) -> TemplateBuild:
         """Start a build from a ``recipe``, a ``dockerfile`` or the ``Dockerfile`` in ``directory``.
@@ -96,7 +98,8 @@ class AsyncTemplatesAPI:
         ``{"registry": "ghcr.io", "username": "me", "password": token}``; with ``aws_region``, they are an
         access key for Amazon ECR. Those in ``plain_http`` are
         reached over HTTP. ``secrets`` are contents by id for ``RUN --mount=type=secret,id=ID``; no layer has
-        them. With ``debug``, the machine of a step that fails is kept for an hour: its snapshot is
+        them. With ``keep_inputs``, the files, secrets and credentials are kept, so that the template can be
+        rebuilt. With ``debug``, the machine of a step that fails is kept for an hour: its snapshot is
         ``failure["snapshot_id"]``.
         To wait for the end, call :meth:`wait_for_build`.
         """
@@ -110,7 +113,12 @@ class AsyncTemplatesAPI:
                 raise BadRequestError("give a recipe, a dockerfile, or a directory that has one")
             dockerfile = await run_blocking(Path(directory, "Dockerfile").read_text)
         begin = _wire.given(
-            name=name, tags=list(tags) or None, keep_latest=keep_latest or None, cpu=cpu, memory_mb=memory_mb
+            name=name,
+            tags=list(tags) or None,
+            keep_latest=keep_latest or None,
+            cpu=cpu,
+            memory_mb=memory_mb,
+            keep_inputs=keep_inputs or None,
         )
         start = _wire.given(
             dockerfile=dockerfile,
@@ -147,6 +155,15 @@ class AsyncTemplatesAPI:
     async def cancel_build(self, build_id: str) -> None:
         """Cancel a build that is queued or running."""
         await self._transport.send(_wire.post(f"/templates/builds/{segment(build_id, 'build id')}/cancel", {}))
+
+    async def rebuild(self, name: str) -> TemplateBuild:
+        """Build a template again, ``NAME`` or ``NAME:TAG``, with fresh images and without the cache.
+
+        The build's ``changes`` say what differs. To rebuild on a schedule, use
+        :func:`~pandastack.rebuild_target`.
+        """
+        path = f"/templates/{segment(name, 'template name')}/rebuild"
+        return TemplateBuild.from_dict((await self._transport.send(_wire.post(path, {}))).record())
 
     async def publish(
         self, snapshot_id: str, name: str, *, tags: Sequence[str] = (), description: Optional[str] = None
