@@ -21,7 +21,7 @@ class TemplateBuild:
     size_mb: Optional[int] = None
     bytes: Optional[int] = None
     image_ref: Optional[str] = None
-    #: What it does now.
+    #: Current phase.
     phase: Optional[str] = None
     log: Optional[List[str]] = None
     #: Tags that the version gets, or has.
