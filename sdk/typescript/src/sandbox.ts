@@ -213,8 +213,8 @@ export class Sandbox {
   }
 
   /**
-   * Create a code context, an interpreter that keeps its state between runs. Languages: `python`, `javascript`,
-   * `typescript` and `bash`.
+   * Create a code context, an interpreter that keeps its state between runs. Languages: `python`,
+   * `javascript`, `typescript` and `bash`.
    */
   async createCodeContext(language = "python", options: { cwd?: string } = {}): Promise<CodeContext> {
     const known = ["py", "python3"].includes(language) ? "python" : language;

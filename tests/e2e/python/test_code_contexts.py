@@ -1,4 +1,4 @@
-"""Code contexts: Python ones of `code-interpreter`, which are forks of an interpreter that has its libraries, and others."""
+"""Code contexts: those of `code-interpreter`, which are forks of an interpreter, and other languages."""
 
 from __future__ import annotations
 
@@ -144,6 +144,6 @@ def test_contexts_of_every_language_are_copied_with_their_state(own: Sandbox) ->
 
 def test_a_language_without_its_program_is_refused(own: Sandbox) -> None:
     own.exec("mv /usr/local/bin/node /usr/local/bin/not-node", check=True)
-    with pytest.raises(BadRequestError, match="JavaScript needs `node`, which is not in the sandbox; use the template"):
+    with pytest.raises(BadRequestError, match="JavaScript needs `node`, which is not in the sandbox; use the"):
         own.create_code_context("js")
     assert own.code_contexts() == []

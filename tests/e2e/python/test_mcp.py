@@ -20,7 +20,8 @@ BIN = os.environ["PANDASTACK_BIN"]
 KEY = os.environ["PANDASTACK_API_KEY"]
 TOOLS = {
     "sandbox_create", "sandbox_list", "sandbox_delete", "sandbox_exec", "run", "run_code", "sandbox_fork",
-    "sandbox_snapshot", "sandbox_rollback", "sandbox_hibernate", "preview_url", "file_read", "file_write", "file_list",
+    "sandbox_snapshot", "sandbox_rollback", "sandbox_hibernate", "preview_url", "file_read", "file_write",
+    "file_list",
 }  # fmt: skip
 
 
@@ -80,7 +81,8 @@ async def work(agent: Agent) -> None:
         ran = await agent.call("sandbox_exec", sandbox_id=sandbox, command="python3 program.py", cwd="/srv/a")
         assert ran == {"exit_code": 0, "stdout": "42\n", "stderr": ""}
         await agent.call("run_code", sandbox_id=sandbox, code="let x = 41", language="js")
-        ran = await agent.call("run_code", sandbox_id=sandbox, code="console.log('seen'); x + 1", language="js")
+        code = "console.log('seen'); x + 1"
+        ran = await agent.call("run_code", sandbox_id=sandbox, code=code, language="js")
         assert ran == {"stdout": "seen\n", "stderr": "", "results": ["42"]}
         listed = await agent.call("file_list", sandbox_id=sandbox, path="/srv/a")
         assert listed == {"entries": [{"name": "program.py", "is_dir": False, "size": 13}], "left_out": 0}

@@ -70,7 +70,8 @@ class Catcher:
                 before, held = held.split(self.mark, 1)
                 self.tell(before)
                 self.seen.set()
-            keep = next((n for n in range(min(len(self.mark), len(held)), 0, -1) if held.endswith(self.mark[:n])), 0)
+            begun = (n for n in range(min(len(self.mark), len(held)), 0, -1) if held.endswith(self.mark[:n]))
+            keep = next(begun, 0)
             self.tell(held[:len(held) - keep])
             held = held[len(held) - keep:]
 
