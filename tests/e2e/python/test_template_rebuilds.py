@@ -1,7 +1,8 @@
-"""Templates that are built again."""
+"""Templates that are built again, and moved through a file."""
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import subprocess
@@ -36,7 +37,7 @@ START = "touch /tmp/up && exec sleep 100000"
 @pytest.fixture
 def names(client: PandaStack) -> Iterator[List[str]]:
     name = f"e2e-{uuid.uuid4().hex[:8]}"
-    made = [name]
+    made = [name, f"{name}-moved"]
     yield made
     for name in made:
         try:
@@ -65,8 +66,21 @@ def pandastack(*words: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_a_template_is_rebuilt(client: PandaStack, names: List[str], directory: Path) -> None:
-    [name] = names
+def exported_files(path: Path) -> "dict[str, tarfile.TarInfo]":
+    """The files of the only layer of an exported template."""
+    with tarfile.open(path) as archive:
+        read = lambda name: archive.extractfile(name).read()  # type: ignore[union-attr]
+        blob = lambda digest: read("blobs/" + digest.replace(":", "/"))
+        [manifest] = json.loads(read("index.json"))["manifests"]
+        [layer] = json.loads(blob(manifest["digest"]))["layers"]
+        with tarfile.open(fileobj=io.BytesIO(gzip.decompress(blob(layer["digest"])))) as files:
+            return {entry.name: entry for entry in files}
+
+
+def test_a_template_is_rebuilt_and_moved(
+    client: PandaStack, names: List[str], directory: Path, tmp_path: Path
+) -> None:
+    name, moved = names
     first = client.templates.build(
         name, directory, keep_inputs=True, start_command=START, ready={"file": "/tmp/up"}
     )
@@ -86,7 +100,24 @@ def test_a_template_is_rebuilt(client: PandaStack, names: List[str], directory: 
     pandastack("template", "rebuild", name, "--off")
     assert schedule["id"] not in [one["id"] for one in client.schedules.list()]
 
-    for template in [name]:
+    # The file is an image, which any installation makes a template of.
+    file = tmp_path / "template.tar"
+    exported = pandastack("template", "export", name, str(file))
+    assert exported["size_bytes"] == file.stat().st_size
+    files = exported_files(file)
+    marked = files["srv/marked"]
+    kind = marked.pax_headers.get("SCHILY.xattr.user.kind")
+    assert (marked.mode, marked.uid, kind) == (0o4750, 7, "text"), marked
+    assert {"proc", "srv/greeting", "bin/sh"} <= set(files), sorted(files)
+    assert not {"etc/hosts", "etc/resolv.conf"} & set(files)
+    assert not [path for path in files if path.startswith(("proc/", "sys/", "dev/", "run/"))]
+    again = [BINARY, "template", "export", name, str(file)]
+    refused = subprocess.run(again, capture_output=True, text=True)
+    assert refused.returncode != 0 and "--force" in refused.stderr, refused
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["build", file.name], "nothing else is left"
+    imported = pandastack("template", "import", str(file), "--name", moved)
+    assert imported["version"]["start_command"] == START, imported
+    for template in names:
         with client.sandboxes.create(template=template, metadata=RUN) as sandbox:
             shown = sandbox.exec("cat greeting /proc/[0-9]*/comm; echo $GREETING; pwd; id -u")
             lines = shown.stdout.split("\n")

@@ -24,6 +24,7 @@ mod unpack;
 mod unpack_fuzz;
 mod walk;
 mod write;
+mod xattrs;
 
 pub(crate) use absolute::absolute;
 pub(crate) use attributes::AttributesSource;

@@ -1,7 +1,8 @@
 //! Packs a tree as a tar archive while it is sent.
 //!
-//! Names longer than a header's field use GNU's extension. Devices, pipes and sockets are left out. A file
-//! that shrinks while it is read is filled with zeros, one that grows is cut: the archive stays readable.
+//! Names longer than a header's field use GNU's extension, extended attributes use pax. Devices, pipes and
+//! sockets are left out. A file that shrinks while it is read is filled with zeros, one that grows is cut:
+//! the archive stays readable.
 
 use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions};
@@ -17,6 +18,7 @@ use super::absolute::absolute;
 use super::errors::refusal;
 use super::source::{Source, Step};
 use super::walk::{STEP_ENTRIES, Walker};
+use super::xattrs;
 
 /// Everything in an archive is a multiple of this.
 pub(super) const BLOCK_BYTES: usize = 512;
@@ -127,6 +129,9 @@ impl PackSource {
         } else {
             return;
         }
+        if !meta.is_symlink() {
+            self.add_attributes(&xattrs::records(path));
+        }
         self.add_long(EntryType::GNULongName, &name);
         put(&mut header.as_old_mut().name, &name);
         header.set_cksum();
@@ -134,19 +139,29 @@ impl PackSource {
     }
 
     fn add_long(&mut self, kind: EntryType, text: &[u8]) {
-        if text.len() <= NAME_BYTES {
-            return;
+        if text.len() > NAME_BYTES {
+            self.add_extension(kind, b"././@LongLink", &[text, b"\0"].concat());
         }
+    }
+
+    fn add_attributes(&mut self, records: &[u8]) {
+        if !records.is_empty() {
+            self.add_extension(EntryType::XHeader, b"././@PaxHeader", records);
+        }
+    }
+
+    /// Adds an entry that says more about the next one.
+    fn add_extension(&mut self, kind: EntryType, name: &[u8], content: &[u8]) {
         let mut header = Header::new_gnu();
-        put(&mut header.as_old_mut().name, b"././@LongLink");
+        put(&mut header.as_old_mut().name, name);
         header.set_entry_type(kind);
         header.set_mode(0o644);
-        header.set_size(text.len() as u64 + 1);
+        header.set_size(content.len() as u64);
         header.set_cksum();
         self.pending.extend_from_slice(header.as_bytes());
-        self.pending.extend_from_slice(text);
-        let padded = (text.len() + 1).next_multiple_of(BLOCK_BYTES) - text.len();
-        self.pending.resize(self.pending.len() + padded, 0);
+        self.pending.extend_from_slice(content);
+        let padding = content.len().next_multiple_of(BLOCK_BYTES) - content.len();
+        self.pending.resize(self.pending.len() + padding, 0);
     }
 
     /// Moves some of the present file's bytes out; the padding follows the last of them.

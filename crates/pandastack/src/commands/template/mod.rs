@@ -4,6 +4,10 @@ mod authfile;
 mod build;
 mod context;
 mod debug;
+mod export;
+mod image_file;
+mod import;
+mod labels;
 mod rebuild;
 mod secret;
 mod share;
@@ -37,6 +41,10 @@ pub enum Command {
     Build(Box<build::Args>),
     /// Build a template again, with fresh images and packages, and show what changed
     Rebuild(rebuild::Args),
+    /// Write a template to a file, for another installation or for Docker
+    Export(export::Args),
+    /// Create a template from an exported file
+    Import(import::Args),
     /// Publish a snapshot as a template
     Publish {
         /// Snapshot ID, unique ID prefix or name
@@ -119,6 +127,8 @@ impl Command {
                 }
                 Command::Build(args) => return build::run(&client, *args, output).await,
                 Command::Rebuild(args) => return rebuild::run(&client, args, output).await,
+                Command::Export(args) => return export::run(&client, args, output).await,
+                Command::Import(args) => return import::run(&client, args, output).await,
                 Command::Publish { snapshot, name, tag } => {
                     let snapshot_id = snapshot::find(&client, &snapshot).await?;
                     let request = PublishTemplate { snapshot_id, name, tags: tag, description: None };

@@ -10,6 +10,9 @@ use pandastack_types::image::ImageReference;
 use super::authfile;
 use crate::failure::Failure;
 
+/// A Dockerfile for the image in the build files.
+pub(super) const FROM_FILES: &str = "FROM oci-layout://.\n";
+
 /// Arguments that name an image.
 #[derive(Debug, clap::Args)]
 pub(super) struct SourceArgs {
@@ -50,7 +53,7 @@ impl SourceArgs {
             return Ok((format!("FROM {image}\n"), Upload::Nothing));
         }
         if let Some(archive) = &self.from_archive {
-            return Ok(("FROM oci-layout://.\n".to_owned(), Upload::Archive(archive.clone())));
+            return Ok((FROM_FILES.to_owned(), Upload::Archive(archive.clone())));
         }
         let file = file.map_or_else(|| directory.join("Dockerfile"), Path::to_owned);
         let text =
