@@ -249,7 +249,7 @@ async fn an_invalid_build_start_fails_the_build() {
     let agent = world.agent("host-a", 8192).await;
     for (body, status, part) in [
         (json!({"fromImage": "Debian", "steps": []}), 400, "invalid image"),
-        (json!({"fromImage": "a", "fromImageRegistry": {"type": "aws"}}), 501, "AWS"),
+        (json!({"fromImage": "a", "fromImageRegistry": {"type": "aws"}}), 400, "`aws_region`"),
         (json!({"fromTemplate": "nothing", "steps": []}), 404, "`nothing` not found"),
         (json!({"fromTemplate": "base", "steps": [{"type": "ADD", "args": ["a"]}]}), 400, "step 1: `ADD`"),
         (

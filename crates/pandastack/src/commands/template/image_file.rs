@@ -208,7 +208,7 @@ fn is_left_out(name: &[u8]) -> bool {
     let below = |path: &&str| {
         name.strip_prefix(path.as_bytes()).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
     };
-    LEFT_OUT.iter().any(|path| below(&path))
+    LEFT_OUT.iter().any(below)
 }
 
 /// The configuration of an image with one layer.
@@ -256,7 +256,9 @@ mod tests {
         let mut builder = tar::Builder::new(Vec::new());
         for name in names {
             let mut header = Header::new_gnu();
-            (header.set_size(name.len() as u64), header.set_mode(0o4755), header.set_uid(7));
+            header.set_size(name.len() as u64);
+            header.set_mode(0o4755);
+            header.set_uid(7);
             builder.append_data(&mut header, name, name.as_bytes()).unwrap();
         }
         builder.into_inner().unwrap()
