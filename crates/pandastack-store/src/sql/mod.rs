@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | for | one box, nothing to run beside it | a database that is backed up and run already |
 //! | one writer at a time | on the whole file, by a turn taken here | on what is changed: the sandbox's row, or the workspace's for what is counted ([`Write::lock_workspace`]) |
-//! | survives power loss | when the log is synced, see [`Durability`](super::Durability) | when it is committed, always |
+//! | survives power loss | when the log is synced, see [`Durability`] | when it is committed, always |
 
 /// A condition: the row's workspace is neither suspended nor being deleted. Otherwise no work falls
 /// due in it.
