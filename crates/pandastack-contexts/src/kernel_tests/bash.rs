@@ -64,6 +64,26 @@ fn an_interrupt_reaches_only_the_foreground() {
     assert!(kernel.close().success());
 }
 
+/// The interrupt and the end of the run cross each other somewhere among these.
+#[test]
+fn an_interrupt_at_the_end_of_a_run_stops_no_later_one() {
+    let mut kernel = Kernel::start(Language::Bash);
+    for ms in 0..20 {
+        kernel.interrupt(&format!("echo; sleep 0.0{ms:02}"));
+        assert_eq!(kernel.run("echo 42").stdout, "42\n", "{ms} ms");
+    }
+    assert!(kernel.close().success());
+}
+
+#[test]
+fn characters_are_whole_wherever_a_read_ends() {
+    let mut kernel = Kernel::start(Language::Bash);
+    let written = kernel.run("yes é€ | head -n 100000").stdout;
+    assert!(written == "é€\n".repeat(100_000), "{} replaced", written.matches('\u{fffd}').count());
+    assert_eq!(kernel.run("printf '\\xe2\\x82'; exit 0").stdout, "\u{fffd}");
+    assert!(kernel.close().success());
+}
+
 #[test]
 fn variables_of_a_run_are_its_own() {
     let mut kernel = Kernel::start(Language::Bash);

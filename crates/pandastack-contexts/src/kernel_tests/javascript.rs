@@ -114,6 +114,40 @@ fn output_of_children_and_variables_belong_to_their_run() {
 }
 
 #[test]
+fn output_before_the_end_of_the_process_arrives() {
+    let mut kernel = Kernel::start(Language::JavaScript);
+    let ended = kernel.run("console.log('x'.repeat(1 << 20)); process.exit(3)");
+    assert_eq!(ended.stdout.len(), (1 << 20) + 1);
+    assert_eq!(kernel.close().code(), Some(3));
+}
+
+#[test]
+fn values_that_cannot_be_shown_end_neither_run_nor_context() {
+    let mut kernel = Kernel::start(Language::JavaScript);
+    assert_eq!(kernel.run("display({ _repr_json_: () => ({ a: 1n }) })").error, None);
+    for code in [
+        "throw new Proxy({}, { get() { throw 1 } })",
+        "class Odd extends Error { static name() {} }\nthrow new Odd()",
+        "throw Object.defineProperty(new Error(), 'message', { get() { throw 1 } })",
+    ] {
+        assert!(kernel.run(code).error.is_some(), "{code}");
+    }
+    assert_eq!(kernel.run("40 + 2").text(), "42");
+    assert!(kernel.close().success());
+}
+
+/// The interrupt and the end of the run cross each other somewhere among these.
+#[test]
+fn an_interrupt_at_the_end_of_a_run_stops_no_later_one() {
+    let mut kernel = Kernel::start(Language::JavaScript);
+    for ms in 0..20 {
+        kernel.interrupt(&format!("console.log(1); for (const end = Date.now() + {ms}; Date.now() < end;);"));
+        assert_eq!(kernel.run("40 + 2").text(), "42", "{ms} ms");
+    }
+    assert!(kernel.close().success());
+}
+
+#[test]
 fn an_interrupted_run_leaves_the_state() {
     let mut kernel = Kernel::start(Language::JavaScript);
     kernel.run("let kept = 41");

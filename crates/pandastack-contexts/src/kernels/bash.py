@@ -5,7 +5,7 @@ one there is no job control: an interrupt reaches everything in its process grou
 and what runs in the background ignores it. The shell reads commands from a pipe. Of each cell there are two:
 
     CALL=1 eval "$(</proc/../fd/..)" < /dev/null      the code, read from memory of this process
-    { builtin printf ... "$?" > /proc/../fd/..; }     its exit status, also after an interrupt
+    { builtin printf .. 7 "$?" > /proc/../fd/..; }    exit status of run 7, also after an interrupt
 """
 
 import re
@@ -16,6 +16,8 @@ import subprocess
 OPTIONS = ("--norc", "--noprofile", "--noediting", "-i")
 # Time after which a run that goes on is interrupted again.
 INTERRUPT_SECONDS = 1.0
+# Time in which the shell handles an interrupt. The next interrupt repeats a question that came too early.
+QUESTION_SECONDS = 0.01
 VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -24,6 +26,8 @@ class Shell:
 
     def __init__(self):
         self.code = os.memfd_create("cell")
+        # Held while something is written. The run whose status is asked for, until it is known.
+        self.lock, self.asked = threading.RLock(), None
         self.heard, self.told = os.pipe()
         # What an interactive shell says about the missing terminal is for nobody.
         errors = os.dup(2)
@@ -39,10 +43,11 @@ class Shell:
 
     def write(self, text):
         data = memoryview(text.encode("utf-8", "surrogateescape"))
-        while data:
-            data = data[self.process.stdin.write(data):]
+        with self.lock:
+            while data:
+                data = data[self.process.stdin.write(data):]
 
-    def run(self, code, env):
+    def run(self, number, code, env):
         """Exit status of the code; `None` if the shell has ended."""
         os.ftruncate(self.code, 0)
         os.pwrite(self.code, code.encode("utf-8", "replace"), 0)
@@ -50,16 +55,38 @@ class Shell:
         named = [(name, value) for name, value in env.items() if VARIABLE.fullmatch(name)]
         given = " ".join(f"{name}={shlex.quote(value)}" for name, value in named)
         try:
-            # The empty line ends what a wrong cell left open.
-            self.write(f'{given} eval "$(<{place}/{self.code})" < /dev/null\n\n')
-            self.write(f'{{ builtin printf \'%s\\n\' "$?" > {place}/{self.told}; }} 2> /dev/null\n')
+            with self.lock:
+                # The empty line ends what a wrong cell left open.
+                self.write(f'{given} eval "$(<{place}/{self.code})" < /dev/null\n\n')
+                self.asked = number
+                self.ask(number)
         except BrokenPipeError:
             return None
-        ready = [fd for fd, _ in self.poll.poll()]
-        return int(os.read(self.heard, 64)) if self.heard in ready else None
+        while self.heard in [fd for fd, _ in self.poll.poll()]:
+            for line in os.read(self.heard, 4096).splitlines():
+                of, status = line.split()
+                if int(of) == number:
+                    with self.lock:
+                        self.asked = None
+                    return int(status)
+        return None
 
-    def interrupt(self):
-        os.killpg(self.process.pid, signal.SIGINT)
+    def ask(self, number):
+        """Asks for the exit status of that run, unless it is known: another question would change `$?`."""
+        place = f"/proc/{os.getpid()}/fd"
+        with self.lock:
+            if self.asked == number:
+                answer = f"{place}/{self.told}"
+                self.write(f'\n{{ builtin printf \'%s %s\\n\' {number} "$?" > {answer}; }} 2> /dev/null\n')
+
+    def interrupt(self, number):
+        try:
+            os.killpg(self.process.pid, signal.SIGINT)
+            # The signal discards what the shell has read of a line, which may be the question.
+            time.sleep(QUESTION_SECONDS)
+            self.ask(number)
+        except (BrokenPipeError, ProcessLookupError):
+            pass  # The shell has ended, which the run finds out.
 
 
 class Kernel:
@@ -74,25 +101,25 @@ class Kernel:
 
     def interrupt(self):
         self.was_interrupted = True
-        threading.Thread(target=self.interrupt_run, args=(self.wire.current,), daemon=True).start()
+        threading.Thread(target=self.interrupt_run, args=(self.wire.current, self.count), daemon=True).start()
 
-    def interrupt_run(self, run):
+    def interrupt_run(self, run, number):
         while run is not None and self.wire.current == run:
-            self.shell.interrupt()
+            self.shell.interrupt(number)
             # Bash goes on if the foreground command ended by itself just then.
             time.sleep(INTERRUPT_SECONDS)
 
     def serve(self):
         while (request := self.requests.next()) is not None:
             self.was_interrupted = False
-            self.wire.current = request["run"]
             self.count += 1
+            self.wire.current = request["run"]
             self.wire.send("started", execution_count=self.count)
             if self.machine != (found := machine()):
                 # A copy would draw the numbers that its original draws.
                 self.machine = found
                 self.shell.write("RANDOM=$SRANDOM\n")
-            status = self.shell.run(request["code"], request.get("env") or {})
+            status = self.shell.run(self.count, request["code"], request.get("env") or {})
             for catcher in self.catchers:
                 catcher.settle()
             if status is None:

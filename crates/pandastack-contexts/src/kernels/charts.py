@@ -9,18 +9,16 @@ import math
 import re
 import sys
 
-# Elements and points that one chart holds. A chart with more is only a picture.
+# Points and elements of one figure. A figure with more is only a picture.
 CHART_POINTS_MAX = 20_000
 UNIT = re.compile(r"\s\((.*?)\)|\[(.*?)\]")
-
-
-class TooLarge(Exception):
-    pass
 
 
 def chart_of(figure):
     """The figure as data, or `None` if nothing is drawn, or too much."""
     try:
+        if sum(map(size_of, figure.get_axes())) > CHART_POINTS_MAX:
+            return None
         charts = [chart_of_axes(axes) for axes in figure.get_axes() if axes.has_data()]
         if len(charts) < 2:
             return charts[0] if charts else None
@@ -28,6 +26,11 @@ def chart_of(figure):
     except Exception:
         # The picture is still good.
         return None
+
+
+def size_of(axes):
+    points = sum(len(line.get_xdata(orig=True)) for line in axes.lines)
+    return points + sum(len(one.get_offsets()) for one in axes.collections) + len(axes.patches)
 
 
 def chart_of_axes(axes):
@@ -51,7 +54,7 @@ def chart_of_axes(axes):
 
 def kind_of(axes):
     """What all artists of the axes have in common."""
-    artists = [one for one in axes.get_children() if one in drawn(axes)]
+    artists = drawn(axes)
     names = {type(one).__name__ for one in artists}
     if names <= {"Line2D"}:
         return "line"
@@ -76,6 +79,9 @@ def is_grid(artist):
 
 def plain(value):
     """A coordinate as JSON has it."""
+    # What is left out of a masked array would be 0.
+    if type(value).__name__ == "MaskedConstant":
+        return None
     if hasattr(value, "dtype") and value.dtype.kind == "M":
         return str(value.astype("datetime64[s]"))
     if isinstance(value, (datetime.date, datetime.datetime)):
@@ -88,9 +94,6 @@ def plain(value):
 
 
 def points(pairs):
-    pairs = list(pairs)
-    if len(pairs) > CHART_POINTS_MAX:
-        raise TooLarge
     return [[plain(x), plain(y)] for x, y in pairs]
 
 
@@ -142,8 +145,6 @@ def bars(axes):
             label = labels[number] if len(labels) == len(container) else f"{center:g}"
             value = bar.get_width() if is_turned else bar.get_height()
             found.append({"label": label, "group": group, "value": plain(value)})
-    if len(found) > CHART_POINTS_MAX:
-        raise TooLarge
     return found, is_turned
 
 

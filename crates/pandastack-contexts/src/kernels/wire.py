@@ -8,6 +8,7 @@ standard streams. A kernel's file follows this one in the same program.
 """
 
 import base64
+import codecs
 import json
 import os
 import queue
@@ -60,6 +61,7 @@ class Catcher:
         self.fd = fd
         self.mark = b"\0" + os.urandom(16).hex().encode()
         self.seen = threading.Event()
+        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
         threading.Thread(target=self.read, daemon=True).start()
 
     def read(self):
@@ -68,20 +70,23 @@ class Catcher:
             held += os.read(self.reader, 65536)
             while self.mark in held:
                 before, held = held.split(self.mark, 1)
-                self.tell(before)
+                self.tell(before, final=True)
                 self.seen.set()
             begun = (n for n in range(min(len(self.mark), len(held)), 0, -1) if held.endswith(self.mark[:n]))
             keep = next(begun, 0)
             self.tell(held[:len(held) - keep])
             held = held[len(held) - keep:]
 
-    def tell(self, data):
-        if data:
-            self.wire.send(self.name, text=data.decode("utf-8", "replace"), timestamp=time.time_ns())
+    def tell(self, data, final=False):
+        # A character may be cut by the end of a read, but not by the end of a run.
+        if text := self.decoder.decode(data, final):
+            self.wire.send(self.name, text=text, timestamp=time.time_ns())
 
     def settle(self):
         """Waits until everything written so far was sent."""
         self.seen.clear()
+        # A child shares the pipe, and may have made it non-blocking.
+        os.set_blocking(self.fd, True)
         os.write(self.fd, self.mark)
         self.seen.wait(5)
 

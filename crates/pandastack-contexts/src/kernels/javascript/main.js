@@ -71,7 +71,7 @@ function send(type, fields) {
  */
 class Stream extends Writable {
   constructor(name, fd) {
-    super();
+    super({ autoDestroy: false, emitClose: false });
     Object.assign(this, { name, fd, _type: "pipe", decoder: new StringDecoder("utf8") });
   }
 
@@ -91,7 +91,12 @@ class Stream extends Writable {
   }
 
   end(...last) {
-    if (last.length > 0 && typeof last[0] !== "function") this.write(...last);
+    const told = last.find((one) => typeof one === "function");
+    if (last[0] != null && last[0] !== told) this.write(last[0], typeof last[1] === "string" ? last[1] : undefined);
+    process.nextTick(() => {
+      this.emit("finish");
+      told?.();
+    });
     return this;
   }
 }
@@ -182,9 +187,14 @@ function representations(value) {
       // The other forms are still good.
     }
   };
-  const set = (name, data) => data != null && (fields[name] = encoded(data));
-  const bundle = (data) =>
-    Object.entries(data).forEach(([kind, part]) => MIME_FIELDS[kind] && set(MIME_FIELDS[kind], part));
+  const set = (name, data) => data != null && (fields[name] = JSON.parse(JSON.stringify(encoded(data))));
+  const bundle = (data) => {
+    for (const [kind, part] of Object.entries(data)) {
+      try {
+        if (MIME_FIELDS[kind]) set(MIME_FIELDS[kind], part);
+      } catch {}
+    }
+  };
   for (const name of REPRESENTATIONS) form(`_repr_${name}_`, (data) => set(name, data));
   form("_repr_mimebundle_", bundle);
   form(DISPLAY, bundle);
@@ -204,8 +214,18 @@ function isPlain(value) {
   return Array.isArray(value) || prototype === Object.prototype || prototype === null;
 }
 
-/** Name, message and the user's part of the stack of what was thrown. */
 function failure(error, place) {
+  try {
+    const { name, value, traceback } = failureOf(error, place);
+    return { name: String(name), value: String(value), traceback };
+  } catch {
+    const value = "what was thrown cannot be inspected";
+    return { name: "Error", value, traceback: `Uncaught ${value}` };
+  }
+}
+
+/** Name, message and the user's part of the stack of what was thrown. */
+function failureOf(error, place) {
   if (!util.types.isNativeError(error)) {
     const value = typeof error === "string" ? error : util.inspect(error);
     return {
@@ -245,6 +265,10 @@ class Kernel {
     for (const event of ["uncaughtException", "unhandledRejection"]) {
       process.on(event, (error) => process.stderr.write(`Uncaught ${failure(error, []).traceback}\n`));
     }
+    process.on("exit", () => {
+      const until = Date.now() + 5000;
+      for (let now; (now = Atomics.load(ahead, 0)) > 0 && Date.now() < until;) Atomics.wait(ahead, 0, now, 100);
+    });
     process.argv.length = 1;
     process.execArgv.length = 0;
     const require = createRequire(path.join(process.cwd(), "cell.js"));
@@ -267,6 +291,7 @@ class Kernel {
     if (request.exit) process.exit(0);
     if (!("stop" in request)) this.run(request);
     else if (this.current?.run === request.stop) this.interrupt();
+    else if (!this.current) send("done", { run: request.stop });
   }
 
   async run(request) {
@@ -296,9 +321,10 @@ class Kernel {
       if (value === undefined) delete process.env[name];
       else process.env[name] = value;
     }
+    const { run } = this.current;
     this.current = null;
     this.session.post("Runtime.releaseObjectGroup", { objectGroup: "cell" });
-    send("done", {});
+    send("done", { run });
   }
 
   display(values) {

@@ -139,6 +139,7 @@ function worker() {
     while (current === run && !ending) {
       // Again: a child may have begun after the first one.
       process.kill(0, "SIGINT");
+      port.postMessage({ stop: run });
       session.post("Runtime.terminateExecution", () => {});
       await later(STOP_WAIT_MS);
     }
@@ -156,6 +157,7 @@ function worker() {
     if (length && !written) setImmediate(release);
     written += length ?? 0;
     if (type === "done") {
+      if (ending || fields.run !== current) return;
       ending = true;
       end().then(() => (ending = false));
     } else if (type === "stdout" || type === "stderr") output(type, fields.text);
