@@ -10,6 +10,7 @@ use pandastack_sandboxes::machine::Machine;
 use pandastack_store::templates::BuildRecord;
 use pandastack_types::api::TemplateChanges;
 use pandastack_types::{Error, Result, SnapshotId};
+use tokio::time::Instant;
 
 use crate::build::Built;
 use crate::log::Log;
@@ -22,12 +23,13 @@ const COMPARE_WAIT: Duration = Duration::from_secs(120);
 /// Longest status file of dpkg that is read. That of a desktop has some MiB.
 const STATUS_BYTES_MAX: u64 = 32 << 20;
 
-/// What a build changed; `None` if it repeats no other.
+/// Changes by a build, compared by `deadline`; `None` if it repeats no other.
 pub(crate) async fn report(
     templates: &Templates,
     build: &BuildRecord,
     built: &Built,
     log: &Log,
+    deadline: Instant,
 ) -> Result<Option<TemplateChanges>> {
     let Some(previous) = &build.spec.rebuild_of else { return Ok(None) };
     let before = match templates.store.build(&build.workspace, previous).await.map_err(Error::from) {
@@ -56,8 +58,10 @@ pub(crate) async fn report(
         let both = older.is_some() || newer.is_some();
         Ok(both.then(|| packages::compare(&older.unwrap_or_default(), &newer.unwrap_or_default())))
     };
-    let late = || Error::conflict(format!("not done within {} s", COMPARE_WAIT.as_secs()));
-    match tokio::time::timeout(COMPARE_WAIT, compared).await.unwrap_or_else(|_| Err(late())) {
+    let late = || Error::conflict("that takes too long");
+    // A version that is built does not fail for lack of its report.
+    let until = deadline.min(Instant::now() + COMPARE_WAIT);
+    match tokio::time::timeout_at(until, compared).await.unwrap_or_else(|_| Err(late())) {
         Ok(Some((packages, omitted))) => {
             (changes.packages, changes.packages_omitted) = (Some(packages), omitted);
         }

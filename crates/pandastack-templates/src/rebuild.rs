@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use pandastack_store::clock::now;
 use pandastack_store::template_ref::{TemplateRef, VersionRef};
-use pandastack_store::templates::{BuildRecord, BuildSpec, BuildState};
+use pandastack_store::templates::{BuildRecord, BuildSpec, BuildState, LATEST};
 use pandastack_types::api::{CreateBuild, StartBuild};
 use pandastack_types::{BuildId, Error, ErrorCode, Result, WorkspaceId};
 
@@ -22,7 +22,7 @@ const SECRETS: &str = "secrets";
 const CREDENTIALS: &str = "registry credentials";
 
 /// Longest record of a build, as JSON: lists of builds read all of them.
-const RECIPE_BYTES_MAX: usize = 256 * 1024;
+const RECIPE_BYTES_MAX: usize = 32 * 1024;
 
 /// Records how to repeat a build that is done, with what it used if it keeps that. A record that is too long
 /// is left out.
@@ -60,12 +60,20 @@ pub async fn start(
 ) -> Result<BuildRecord> {
     let (source, recipe, tag) = find(templates, workspace, template).await?;
     let in_progress = templates.store.builds_in_progress().await?;
-    if let Some(build) = in_progress.into_iter().find(|one| one.spec.rebuild_of.as_ref() == Some(&source.id))
-    {
+    let is_same = |one: &BuildRecord| {
+        one.spec.rebuild_of.as_ref() == Some(&source.id)
+            // One that was cancelled has not ended yet.
+            && one.spec.error.is_none()
+            && one.published_tags(&one.spec.request.tags).any(|published| published == tag)
+    };
+    if let Some(build) = in_progress.into_iter().find(is_same) {
         return Ok(build);
     }
     let mut request: CreateBuild = source.spec.request.clone();
-    if let Some(tag) = tag.filter(|tag| !request.tags.contains(tag)) {
+    if tag == LATEST {
+        // Someone may have pointed `latest` to a build that had kept it.
+        request.keep_latest = false;
+    } else if !request.tags.contains(&tag) {
         request.tags.push(tag);
     }
     let spec = BuildSpec {
@@ -113,12 +121,12 @@ pub async fn cancel(templates: &Arc<Templates>, workspace: &WorkspaceId, id: &Bu
     }
 }
 
-/// The version to build again, its instructions, and the tag that names it if that is not `latest`.
+/// The version to build again, its instructions, and the tag that names it.
 async fn find(
     templates: &Templates,
     workspace: &WorkspaceId,
     template: &str,
-) -> Result<(BuildRecord, StartBuild, Option<String>)> {
+) -> Result<(BuildRecord, StartBuild, String)> {
     let reference: TemplateRef = template.parse()?;
     if templates.platform.contains(&reference.name) && reference.workspace.is_none() {
         return Err(Error::bad_request(format!(
@@ -133,7 +141,7 @@ async fn find(
         ));
     }
     let tag = match &reference.version {
-        VersionRef::Tag(tag) => Some(tag.clone()).filter(|_| !reference.is_latest()),
+        VersionRef::Tag(tag) => tag.clone(),
         VersionRef::Build(_) => {
             let message = format!("`{template}` names one build; name the template, or one of its tags");
             return Err(Error::bad_request(message));

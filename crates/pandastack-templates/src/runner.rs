@@ -166,7 +166,7 @@ async fn run_one(templates: &Arc<Templates>, build: BuildRecord, running: &Build
     let work = async {
         let files = context::keep(templates, &build).await?;
         let built = Build::new(templates, &build, &start, &log, deadline)?.run().await?;
-        let changes = changes::report(templates, &build, &built, &log).await?;
+        let changes = changes::report(templates, &build, &built, &log, deadline).await?;
         Ok(Built { files, changes, ..built })
     };
     let built = tokio::select! {

@@ -81,12 +81,15 @@ pub(super) async fn run(client: &Client, args: Args, output: Output) -> Result<E
         or_interrupt("no file was written", export(client, &id, &name, &template, target.reopen()?)).await;
     let deleted = client.delete_sandbox(&id).await;
     let image = exported?;
-    deleted?;
     match force {
         true => target.persist(&file).map_err(|error| error.error),
         false => target.persist_noclobber(&file).map_err(|error| error.error),
     }
     .with_context(cannot)?;
+    deleted.with_context(|| {
+        let file = file.display();
+        format!("{file} is complete, but its sandbox is left; run `pandastack sandbox delete {id}`")
+    })?;
     let exported = Exported { template: name, file, image };
     output.value(&exported, |one| {
         let bytes = size(one.image.size_bytes);

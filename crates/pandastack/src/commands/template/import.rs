@@ -3,18 +3,20 @@
 //! The file is an image, so this is a build from an image, with the start command, ready check and size that
 //! its labels name. The build checks the digests of its layers.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use pandastack_client::Client;
 use pandastack_types::api::{CreateBuild, StartBuild};
+use pandastack_types::limits::BUILD_CONTEXT_BYTES_MAX;
 
 use super::build::{self, Order};
 use super::labels;
 use super::source::{FROM_FILES, Upload};
 use crate::commands::wait::WaitArgs;
-use crate::output::Output;
+use crate::failure::Failure;
+use crate::output::{Output, size};
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -37,8 +39,23 @@ pub struct Args {
     wait: WaitArgs,
 }
 
+/// Refuses a file that no build takes, before anything is sent.
+fn check_size(file: &Path) -> Result<()> {
+    let found = std::fs::metadata(file).with_context(|| format!("cannot read {}", file.display()))?;
+    if found.len() > BUILD_CONTEXT_BYTES_MAX {
+        let (file, max) = (file.display(), size(BUILD_CONTEXT_BYTES_MAX));
+        let failure =
+            Failure::new(format!("{file} has {}, and an import takes at most {max}", size(found.len())));
+        return Err(failure
+            .hint("push the image to a registry, and run `pandastack template build --from-image`")
+            .into());
+    }
+    Ok(())
+}
+
 /// Runs the command.
 pub(super) async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
+    check_size(&args.file)?;
     let labelled = labels::read(&labels::of_file(&args.file)?)?;
     let request = CreateBuild {
         name: args.name,
