@@ -21,7 +21,7 @@ use crate::{retry, signature};
 
 /// Attempts in progress at once.
 const ATTEMPTS_AT_ONCE: u32 = 64;
-/// Attempts in progress of one workspace from which on no more of it are claimed.
+/// Attempts in progress of one workspace while the server has room.
 const PER_WORKSPACE: u32 = 8;
 /// Longest pause: other servers on the same database do not notify this one.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
@@ -70,18 +70,17 @@ async fn prune(webhooks: &EventWebhooks) {
 
 /// Starts the attempts that are due; returns how long nothing else is.
 async fn send_due(webhooks: &Arc<EventWebhooks>) -> Result<Duration> {
-    let (total, except) = {
-        let sending = webhooks.sending();
-        let busy = sending.iter().filter(|(_, count)| **count >= PER_WORKSPACE);
-        (sending.values().sum::<u32>(), busy.map(|(workspace, _)| workspace.clone()).collect())
-    };
-    let limit = ATTEMPTS_AT_ONCE.saturating_sub(total);
-    if limit == 0 {
-        return Ok(CHECK_EVERY);
-    }
     let at = now();
     let retry_at = at.checked_add(CLAIM).unwrap_or(Timestamp::MAX);
-    let claim = DeliveryClaim { at, retry_at, per_workspace: PER_WORKSPACE, limit, except };
+    let claim = {
+        let sending = webhooks.sending();
+        let limit = ATTEMPTS_AT_ONCE.saturating_sub(sending.counts.values().sum());
+        let (in_progress, last) = (sending.counts.clone(), sending.last.clone());
+        DeliveryClaim { at, retry_at, limit, per_workspace: share(limit), in_progress, last }
+    };
+    if claim.limit == 0 {
+        return Ok(CHECK_EVERY);
+    }
     for (webhook, delivery) in webhooks.store.claim_webhook_deliveries(&claim).await? {
         let turn = Turn::new(Arc::clone(webhooks), webhook.workspace.clone());
         let shutdown = webhooks.background.shutdown.clone();
@@ -93,6 +92,12 @@ async fn send_due(webhooks: &Arc<EventWebhooks>) -> Result<Duration> {
     // What is due already waits for an attempt to end.
     let until = next.and_then(|next| Duration::try_from(next.duration_since(now())).ok());
     Ok(until.filter(|wait| !wait.is_zero()).unwrap_or(CHECK_EVERY).min(CHECK_EVERY))
+}
+
+/// Attempts in progress that one workspace may have while `free` more can start. The last free ones are for
+/// workspaces with none, so that slow receivers of a few workspaces do not stop the others.
+fn share(free: u32) -> u32 {
+    PER_WORKSPACE.min(free / 2).max(1)
 }
 
 async fn attempt(webhooks: &EventWebhooks, webhook: &WebhookRecord, delivery: DeliveryRecord) {
@@ -124,7 +129,10 @@ struct Turn {
 
 impl Turn {
     fn new(webhooks: Arc<EventWebhooks>, workspace: WorkspaceId) -> Self {
-        *webhooks.sending().entry(workspace.clone()).or_default() += 1;
+        let mut sending = webhooks.sending();
+        *sending.counts.entry(workspace.clone()).or_default() += 1;
+        sending.last = Some(workspace.clone());
+        drop(sending);
         Self { webhooks, workspace }
     }
 }
@@ -132,13 +140,34 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         let mut sending = self.webhooks.sending();
-        if let Some(count) = sending.get_mut(&self.workspace) {
+        if let Some(count) = sending.counts.get_mut(&self.workspace) {
             *count -= 1;
             if *count == 0 {
-                sending.remove(&self.workspace);
+                sending.counts.remove(&self.workspace);
             }
         }
         drop(sending);
         self.webhooks.ended.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_receivers_of_few_workspaces_leave_room_for_others() {
+        // Each workspace takes what it may until nobody can take more.
+        let mut counts = [0_u32; 10];
+        loop {
+            let free = ATTEMPTS_AT_ONCE - counts.iter().sum::<u32>();
+            let Some(next) = counts.iter_mut().find(|count| **count < share(free)) else { break };
+            *next += 1;
+        }
+        assert!(
+            counts.iter().sum::<u32>() < ATTEMPTS_AT_ONCE,
+            "a new workspace finds a free one: {counts:?}"
+        );
+        assert_eq!(counts[0], PER_WORKSPACE);
     }
 }

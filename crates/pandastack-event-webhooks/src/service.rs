@@ -24,14 +24,23 @@ use crate::signature;
 /// Time for which deliveries are also signed with a secret that was replaced.
 const OVERLAP: SignedDuration = SignedDuration::from_hours(24);
 
+/// Attempts in progress.
+#[derive(Default)]
+pub(crate) struct Sending {
+    /// By workspace.
+    pub(crate) counts: HashMap<WorkspaceId, u32>,
+    /// The workspace whose turn was last.
+    pub(crate) last: Option<WorkspaceId>,
+}
+
 /// The webhooks of this server.
 pub struct EventWebhooks {
     pub(crate) store: Arc<dyn WebhookStore>,
     /// Makes the requests.
     pub(crate) client: Arc<Webhooks>,
     pub(crate) background: Background,
-    /// Attempts in progress of each workspace.
-    sending: Mutex<HashMap<WorkspaceId, u32>>,
+    /// Attempts in progress.
+    sending: Mutex<Sending>,
     /// Notified when an attempt ends.
     pub(crate) ended: Notify,
     /// Time of attempts, by result.
@@ -60,8 +69,8 @@ impl EventWebhooks {
         page.latencies(&self.attempts);
     }
 
-    pub(crate) fn sending(&self) -> MutexGuard<'_, HashMap<WorkspaceId, u32>> {
-        // Every critical section leaves the map whole.
+    pub(crate) fn sending(&self) -> MutexGuard<'_, Sending> {
+        // Every critical section leaves both whole.
         self.sending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -92,34 +101,38 @@ impl EventWebhooks {
         id: &WebhookId,
         patch: PatchWebhook,
     ) -> Result<Webhook> {
-        let mut record = self.store.webhook(workspace, id).await?;
         let PatchWebhook { url, events, description, enabled } = patch;
-        if let Some(url) = url {
-            self.client.check_url("url", &url)?;
-            record.spec.url = url;
+        if let Some(url) = &url {
+            self.client.check_url("url", url)?;
         }
-        if let Some(events) = events {
-            record.events = checked_events(events)?;
-        }
-        if let Some(description) = description {
-            check_description(Some(&description))?;
-            record.spec.description = Some(description).filter(|text| !text.is_empty());
-        }
-        if let Some(enabled) = enabled {
-            (record.enabled, record.disabled_reason, record.failing_since) = (enabled, None, None);
-        }
-        self.store.replace_webhook(&record).await?;
-        Ok(shown(record))
+        check_description(description.as_deref())?;
+        let events = events.map(checked_events).transpose()?;
+        let mut change = |record: &mut WebhookRecord| {
+            if let Some(url) = &url {
+                record.spec.url.clone_from(url);
+            }
+            if let Some(events) = &events {
+                record.events.clone_from(events);
+            }
+            if let Some(description) = &description {
+                record.spec.description = Some(description.clone()).filter(|text| !text.is_empty());
+            }
+            if let Some(enabled) = enabled {
+                (record.enabled, record.disabled_reason, record.failing_since) = (enabled, None, None);
+            }
+        };
+        Ok(shown(self.store.change_webhook(workspace, id, &mut change).await?))
     }
 
     /// Replaces the secret. The one before signs deliveries, too, for a day.
     pub(crate) async fn rotate_secret(&self, workspace: &WorkspaceId, id: &WebhookId) -> Result<Webhook> {
-        let mut record = self.store.webhook(workspace, id).await?;
         let until = now().checked_add(OVERLAP).map_err(Error::internal)?;
-        let secret = std::mem::replace(&mut record.spec.secret, new_secret()?);
-        record.spec.previous = Some(PreviousSecret { secret, until });
-        self.store.replace_webhook(&record).await?;
-        Ok(with_secret(record))
+        let new = new_secret()?;
+        let mut rotate = |record: &mut WebhookRecord| {
+            let secret = std::mem::replace(&mut record.spec.secret, new.clone());
+            record.spec.previous = Some(PreviousSecret { secret, until });
+        };
+        Ok(with_secret(self.store.change_webhook(workspace, id, &mut rotate).await?))
     }
 
     /// Sends a test message, whatever events the webhook asks for.

@@ -4,6 +4,8 @@
 //! the event: neither exists without the other. A delivery that was claimed is due again by itself,
 //! so a server that is killed loses none; its receiver may get one twice, with the same event id.
 
+use std::collections::HashMap;
+
 use async_trait::async_trait;
 use jiff::Timestamp;
 use pandastack_types::api::{DeliveryState, WebhookEventKind, WebhookFilter};
@@ -111,19 +113,21 @@ pub struct DeliveryRecord {
     pub ended_at: Option<Timestamp>,
 }
 
-/// Which deliveries to claim.
+/// Which deliveries to claim. Workspaces take turns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeliveryClaim {
     /// Deliveries that are due by then.
     pub at: Timestamp,
     /// When a claimed delivery is due again, unless its attempt is recorded before.
     pub retry_at: Timestamp,
-    /// At most as many of one workspace.
-    pub per_workspace: u32,
-    /// At most as many.
+    /// At most as many in all.
     pub limit: u32,
-    /// None of these workspaces.
-    pub except: Vec<WorkspaceId>,
+    /// At most as many attempts in progress of one workspace.
+    pub per_workspace: u32,
+    /// Attempts in progress of workspaces.
+    pub in_progress: HashMap<WorkspaceId, u32>,
+    /// The workspace whose turn was last.
+    pub last: Option<WorkspaceId>,
 }
 
 /// The result of an attempt.
@@ -161,8 +165,14 @@ pub trait WebhookStore: Send + Sync {
     async fn webhook(&self, workspace: &WorkspaceId, id: &WebhookId) -> Result<WebhookRecord>;
     /// The webhooks of a workspace, oldest first.
     async fn webhooks(&self, workspace: &WorkspaceId) -> Result<Vec<WebhookRecord>>;
-    /// Replaces everything that can be changed. A webhook that is not enabled keeps no pending delivery.
-    async fn replace_webhook(&self, webhook: &WebhookRecord) -> Result<()>;
+    /// Changes a webhook in one transaction, and returns it. One that is not enabled keeps no pending
+    /// delivery.
+    async fn change_webhook(
+        &self,
+        workspace: &WorkspaceId,
+        id: &WebhookId,
+        change: &mut (dyn for<'a> FnMut(&'a mut WebhookRecord) + Send),
+    ) -> Result<WebhookRecord>;
     /// Removes a webhook and its deliveries.
     async fn delete_webhook(&self, workspace: &WorkspaceId, id: &WebhookId) -> Result<()>;
     /// Adds a delivery to one webhook, whatever events it asks for, and returns it.
@@ -177,7 +187,8 @@ pub trait WebhookStore: Send + Sync {
         delivery: i64,
         at: Timestamp,
     ) -> Result<Option<DeliveryRecord>>;
-    /// Claims deliveries that are due, oldest first.
+    /// Claims deliveries that are due, the oldest of each workspace first. Removes those whose webhook was
+    /// deleted or disabled while their event was committed.
     async fn claim_webhook_deliveries(
         &self,
         claim: &DeliveryClaim,

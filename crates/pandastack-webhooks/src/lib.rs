@@ -205,7 +205,9 @@ impl Webhooks {
         let client = self.client().map_err(|error| DeliveryError::Never(error.message))?;
         let request = client.post(url).timeout(ANSWER_WAIT).headers(headers);
         let request = request.header("content-type", "application/json").body(body);
-        let answer = request.send().await.map_err(|error| DeliveryError::Unreachable(chain(&error)))?;
+        // The error without its URL, which may be a secret of the receiver.
+        let failed = |error: reqwest::Error| DeliveryError::Unreachable(chain(&error.without_url()));
+        let answer = request.send().await.map_err(failed)?;
         let status = answer.status();
         if status.is_success() { Ok(status) } else { Err(DeliveryError::Answered(status)) }
     }

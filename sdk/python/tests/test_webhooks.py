@@ -64,3 +64,10 @@ def test_other_messages_are_refused(change):
         headers["Webhook-Timestamp"] = "soon"
     with pytest.raises(WebhookVerificationError):
         verify_webhook(body + " " if change == "body" else body, headers, secret)
+
+
+@pytest.mark.parametrize("secret", ["", "whsec_", "whsec_!!"])
+def test_an_empty_secret_verifies_nothing(secret):
+    headers = signed("{}", secret="whsec_")
+    with pytest.raises(WebhookVerificationError):
+        verify_webhook("{}", headers, secret)

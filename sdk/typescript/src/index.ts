@@ -123,6 +123,7 @@ export { type AddMemberOptions, type Member, MembersAPI, type MemberSession } fr
 export { VolumesAPI } from "./volumes.js";
 export {
   type CreateWebhookOptions,
+  type HeaderEntries,
   type UpdateWebhookOptions,
   verifyWebhook,
   type Webhook,

@@ -147,6 +147,15 @@ export class WebhookVerificationError extends Error {
   override name = "WebhookVerificationError";
 }
 
+/** The part of `Headers` of the Fetch API that is read. */
+export interface HeaderEntries {
+  entries(): Iterable<[string, string]>;
+}
+
+function isHeaders(headers: object): headers is HeaderEntries {
+  return typeof (headers as Partial<HeaderEntries>).entries === "function";
+}
+
 /** Oldest message that is accepted, in seconds. */
 const TOLERANCE_SECONDS = 300;
 
@@ -158,12 +167,13 @@ const TOLERANCE_SECONDS = 300;
  */
 export async function verifyWebhook(
   body: string,
-  headers: Record<string, string | string[] | undefined>,
+  headers: Record<string, string | string[] | undefined> | HeaderEntries,
   secret: string,
   options: { toleranceSeconds?: number } = {},
 ): Promise<JsonObject> {
   const values = new Map<string, string>();
-  for (const [name, value] of Object.entries(headers)) values.set(name.toLowerCase(), String(value ?? ""));
+  const pairs = isHeaders(headers) ? headers.entries() : Object.entries(headers);
+  for (const [name, value] of pairs) values.set(name.toLowerCase(), String(value ?? ""));
   const [id, seconds] = [values.get("webhook-id"), values.get("webhook-timestamp")];
   const signatures = (values.get("webhook-signature") ?? "").split(" ");
   if (!id || !seconds || !/^\d+$/.test(seconds)) {

@@ -45,6 +45,7 @@ function signed(body, { secret = SECRET, age = 0 } = {}) {
 test("a signed message is accepted, any other is refused", async () => {
   const body = JSON.stringify({ type: "sandbox.failed" });
   assert.deepEqual(await verifyWebhook(body, signed(body), SECRET), { type: "sandbox.failed" });
+  assert.deepEqual(await verifyWebhook(body, new Headers(signed(body)), SECRET), { type: "sandbox.failed" });
   const { "webhook-signature": _, ...unsigned } = signed(body);
   const other = `whsec_${Buffer.alloc(32, "o").toString("base64")}`;
   const refused = [

@@ -26,5 +26,7 @@ CREATE TABLE webhook_deliveries (
     ended_at_us   INTEGER
 ) STRICT;
 CREATE INDEX webhook_deliveries_due ON webhook_deliveries (due_at_us) WHERE due_at_us IS NOT NULL;
-CREATE INDEX webhook_deliveries_pending ON webhook_deliveries (webhook_id) WHERE due_at_us IS NOT NULL;
+CREATE INDEX webhook_deliveries_pending ON webhook_deliveries (webhook_id, due_at_us) WHERE due_at_us IS NOT NULL;
+CREATE INDEX webhook_deliveries_turn ON webhook_deliveries (workspace_id, due_at_us, id) WHERE due_at_us IS NOT NULL;
+CREATE INDEX webhook_deliveries_ended ON webhook_deliveries (ended_at_us) WHERE ended_at_us IS NOT NULL;
 CREATE INDEX webhook_deliveries_by_webhook ON webhook_deliveries (webhook_id, id);

@@ -50,6 +50,7 @@ mod template_readers;
 mod templates;
 mod tokens;
 mod volumes;
+mod webhook_claims;
 mod webhook_rows;
 mod webhooks;
 mod workspaces;

@@ -220,8 +220,8 @@ fn notice(record: &SandboxRecord, transition: Transition, event: &Event) -> Opti
         Transition::Deleted => WebhookEventKind::SandboxDeleted,
         Transition::Deleting => return None,
     };
-    let bytes: usize = record.metadata.iter().map(|(key, value)| key.len() + value.len()).sum();
-    let metadata = (bytes <= WEBHOOK_METADATA_BYTES_MAX).then_some(&record.metadata);
+    let fits = |text: String| text.len() <= WEBHOOK_METADATA_BYTES_MAX;
+    let metadata = serde_json::to_string(&record.metadata).is_ok_and(fits).then_some(&record.metadata);
     let data = json!({
         "sandbox_id": record.id, "name": record.spec.name, "template": record.template,
         "metadata": metadata, "detail": event.detail,

@@ -8,6 +8,13 @@ use super::seal::sealed_row;
 use crate::webhooks::{DeliveryRecord, WebhookRecord};
 use crate::{Result, StoreError};
 
+/// Selects webhooks.
+pub(super) const COLUMNS: &str = "SELECT id, workspace_id, spec, events, enabled, disabled_reason, \
+     failing_since_us, created_at_us FROM webhooks";
+/// Selects deliveries.
+pub(super) const DELIVERY: &str = "SELECT id, webhook_id, event_id, kind, body, state, attempts, result, \
+     created_at_us, due_at_us, ended_at_us FROM webhook_deliveries";
+
 #[derive(sqlx::FromRow)]
 pub(super) struct WebhookRow {
     id: String,

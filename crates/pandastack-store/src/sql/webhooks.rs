@@ -4,24 +4,20 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use pandastack_types::api::{DeliveryState, WebhookFilter};
 use pandastack_types::limits::{WEBHOOK_PENDING_MAX, WEBHOOKS_PER_WORKSPACE_MAX};
-use pandastack_types::{WebhookId, WorkspaceId};
+use pandastack_types::{WebhookId, WorkspaceId, chain};
 use sqlx::{AnyConnection, AssertSqlSafe};
 use tokio::sync::watch;
 
 use super::quotas::admit_any;
 use super::rows::{id, records, times, unsigned};
 use super::sealed_columns::WEBHOOKS;
-use super::webhook_rows::{DeliveryRow, WebhookRow};
+use super::webhook_rows::{COLUMNS, DELIVERY, DeliveryRow, WebhookRow};
 use super::{SqlStore, Write};
 use crate::webhooks::{
     Attempt, DeliveryClaim, DeliveryRecord, NextAttempt, WebhookEvent, WebhookRecord, WebhookStore,
 };
 use crate::{Durability, Result, StoreError};
 
-const COLUMNS: &str = "SELECT id, workspace_id, spec, events, enabled, disabled_reason, failing_since_us, \
-     created_at_us FROM webhooks";
-const DELIVERY: &str = "SELECT id, webhook_id, event_id, kind, body, state, attempts, result, created_at_us, \
-     due_at_us, ended_at_us FROM webhook_deliveries";
 /// Ends the pending deliveries of a webhook.
 const FAIL_PENDING: &str = "UPDATE webhook_deliveries SET state = 'failed', due_at_us = NULL, \
      ended_at_us = $1, result = $2 WHERE webhook_id = $3 AND state = 'pending'";
@@ -80,21 +76,6 @@ fn absent(id: &WebhookId) -> StoreError {
     StoreError::NotFound { what: "webhook", id: id.to_string() }
 }
 
-/// Selects the deliveries that are due, without those of that many workspaces.
-fn due(except: usize) -> String {
-    let places: Vec<String> = (0..except).map(|place| format!("${}", place + 4)).collect();
-    let others = match places.is_empty() {
-        true => String::new(),
-        false => format!(" AND workspace_id NOT IN ({})", places.join(", ")),
-    };
-    format!(
-        "{DELIVERY} WHERE id IN (SELECT id FROM (SELECT id, ROW_NUMBER() OVER (PARTITION BY workspace_id \
-         ORDER BY due_at_us, id) AS place FROM webhook_deliveries WHERE due_at_us <= $1{others}{}) AS placed \
-         WHERE place <= $2) ORDER BY due_at_us, id LIMIT $3",
-        in_open_workspace!()
-    )
-}
-
 async fn delivery(conn: &mut AnyConnection, id: i64) -> Result<Option<DeliveryRecord>> {
     let row: Option<DeliveryRow> = sqlx::query_as(AssertSqlSafe(format!("{DELIVERY} WHERE id = $1")))
         .bind(id)
@@ -149,29 +130,39 @@ impl WebhookStore for SqlStore {
         self.sealer.records(rows)
     }
 
-    async fn replace_webhook(&self, webhook: &WebhookRecord) -> Result<()> {
+    async fn change_webhook(
+        &self,
+        workspace: &WorkspaceId,
+        id: &WebhookId,
+        change: &mut (dyn for<'a> FnMut(&'a mut WebhookRecord) + Send),
+    ) -> Result<WebhookRecord> {
         let mut write = self.write(Durability::Power).await?;
-        let spec = spec(&write, webhook)?;
-        let done = sqlx::query(
+        let one = format!("{COLUMNS} WHERE id = $1 AND workspace_id = $2{}", write.lock_clause());
+        let row: Option<WebhookRow> = sqlx::query_as(AssertSqlSafe(one))
+            .bind(id.as_str())
+            .bind(workspace.as_str())
+            .fetch_optional(write.conn())
+            .await?;
+        let mut webhook: WebhookRecord = self.sealer.record(row.ok_or_else(|| absent(id))?)?;
+        change(&mut webhook);
+        let spec = spec(&write, &webhook)?;
+        sqlx::query(
             "UPDATE webhooks SET spec = $1, events = $2, enabled = $3, disabled_reason = $4, \
-             failing_since_us = $5 WHERE id = $6 AND workspace_id = $7",
+             failing_since_us = $5 WHERE id = $6",
         )
         .bind(spec)
         .bind(filters(&webhook.events))
         .bind(i64::from(webhook.enabled))
         .bind(&webhook.disabled_reason)
         .bind(webhook.failing_since.map(Timestamp::as_microsecond))
-        .bind(webhook.id.as_str())
-        .bind(webhook.workspace.as_str())
+        .bind(id.as_str())
         .execute(write.conn())
         .await?;
-        if done.rows_affected() == 0 {
-            return Err(absent(&webhook.id));
-        }
         if !webhook.enabled {
-            fail_pending(write.conn(), &webhook.id, crate::clock::now()).await?;
+            fail_pending(write.conn(), id, crate::clock::now()).await?;
         }
-        write.commit().await
+        write.commit().await?;
+        Ok(webhook)
     }
 
     async fn delete_webhook(&self, workspace: &WorkspaceId, id: &WebhookId) -> Result<()> {
@@ -249,38 +240,18 @@ impl WebhookStore for SqlStore {
         &self,
         claim: &DeliveryClaim,
     ) -> Result<Vec<(WebhookRecord, DeliveryRecord)>> {
-        let mut write = self.write(Durability::Process).await?;
-        let due = due(claim.except.len());
-        let mut query = sqlx::query_as(AssertSqlSafe(due))
-            .bind(claim.at.as_microsecond())
-            .bind(i64::from(claim.per_workspace))
-            .bind(i64::from(claim.limit));
-        for workspace in &claim.except {
-            query = query.bind(workspace.as_str());
-        }
-        let rows: Vec<DeliveryRow> = query.fetch_all(write.conn()).await?;
-        let mut claimed = Vec::with_capacity(rows.len());
-        for row in rows {
-            let (id, webhook) = (row.id, row.webhook_id.clone());
-            let done = sqlx::query(
-                "UPDATE webhook_deliveries SET attempts = attempts + 1, due_at_us = $1 \
-                 WHERE id = $2 AND state = 'pending' AND attempts = $3",
-            )
-            .bind(claim.retry_at.as_microsecond())
-            .bind(id)
-            .bind(row.attempts)
-            .execute(write.conn())
-            .await?;
-            let one = format!("{COLUMNS} WHERE id = $1");
-            let webhook: Option<WebhookRow> =
-                sqlx::query_as(AssertSqlSafe(one)).bind(&webhook).fetch_optional(write.conn()).await?;
-            if let (Some(webhook), 1) = (webhook, done.rows_affected()) {
-                let mut record = DeliveryRecord::try_from(row)?;
-                record.attempts += 1;
-                claimed.push((self.sealer.record(webhook)?, record));
+        // Looking takes no turn of the writers, however much waits.
+        let mut claimed = Vec::new();
+        for row in self.due_in_turns(claim).await? {
+            let id = row.id;
+            match self.claim_one(row, claim).await {
+                Ok(one) => claimed.extend(one),
+                // It must not stop the others.
+                Err(error) => {
+                    tracing::warn!(delivery = id, error = %chain(&error), "cannot deliver to a webhook");
+                }
             }
         }
-        write.commit().await?;
         Ok(claimed)
     }
 
@@ -292,6 +263,12 @@ impl WebhookStore for SqlStore {
             NextAttempt::Retry(due) => (DeliveryState::Pending, Some(*due), None),
             NextAttempt::GiveUp | NextAttempt::Disable(_) => (DeliveryState::Failed, None, Some(at)),
         };
+        // Whoever locks a webhook and its deliveries locks the webhook first.
+        let lock = format!(
+            "SELECT id FROM webhooks WHERE id = (SELECT webhook_id FROM webhook_deliveries WHERE id = $1){}",
+            write.lock_clause()
+        );
+        sqlx::query(AssertSqlSafe(lock)).bind(attempt.delivery).execute(write.conn()).await?;
         let webhook: Option<String> = sqlx::query_scalar(
             "UPDATE webhook_deliveries SET state = $1, due_at_us = $2, ended_at_us = $3, result = $4 \
              WHERE id = $5 AND state = 'pending' RETURNING webhook_id",
@@ -338,17 +315,7 @@ impl WebhookStore for SqlStore {
     }
 
     async fn prune_webhook_deliveries(&self, ended_before: Timestamp, kept: u32) -> Result<u64> {
-        let mut write = self.write(Durability::Process).await?;
-        let old = sqlx::query("DELETE FROM webhook_deliveries WHERE ended_at_us < $1");
-        let old = old.bind(ended_before.as_microsecond()).execute(write.conn()).await?.rows_affected();
-        let excess = sqlx::query(
-            "DELETE FROM webhook_deliveries WHERE id IN (SELECT id FROM (SELECT id, ROW_NUMBER() OVER \
-             (PARTITION BY webhook_id ORDER BY id DESC) AS place FROM webhook_deliveries \
-             WHERE ended_at_us IS NOT NULL) AS placed WHERE place > $1)",
-        );
-        let excess = excess.bind(i64::from(kept)).execute(write.conn()).await?.rows_affected();
-        write.commit().await?;
-        Ok(old + excess)
+        Ok(self.prune_by_age(ended_before).await? + self.prune_by_count(kept).await?)
     }
 
     fn queued_deliveries(&self) -> watch::Receiver<u64> {

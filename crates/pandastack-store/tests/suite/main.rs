@@ -99,6 +99,7 @@ async fn run_all<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
         webhooks::a_claimed_delivery_is_due_again,
         webhooks::a_disabled_webhook_keeps_no_pending_delivery,
         webhooks::one_workspace_takes_only_its_share_of_a_claim,
+        webhooks::deliveries_without_a_webhook_that_wants_them_end,
         webhooks::old_and_excess_deliveries_are_pruned,
         webhooks::deployments_are_announced,
         workspaces::tokens_have_a_quota_and_a_last_one,

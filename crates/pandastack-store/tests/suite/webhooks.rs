@@ -51,7 +51,7 @@ fn ping(webhook: &WebhookRecord, at: Timestamp) -> WebhookEvent {
 }
 
 fn claim(at: Timestamp, retry_at: Timestamp) -> DeliveryClaim {
-    DeliveryClaim { at, retry_at, per_workspace: 2, limit: 8, except: Vec::new() }
+    DeliveryClaim { at, retry_at, limit: 8, per_workspace: 2, in_progress: [].into(), last: None }
 }
 
 fn later(at: Timestamp, seconds: i64) -> Timestamp {
@@ -136,12 +136,15 @@ pub(super) async fn a_disabled_webhook_keeps_no_pending_delivery(store: &dyn Sto
     let states: Vec<_> =
         store.webhook_deliveries(&webhook.id, 9).await.unwrap().iter().map(|one| one.state).collect();
     assert_eq!(states, [DeliveryState::Failed; 2]);
-    let mut on = WebhookRecord { enabled: true, disabled_reason: None, failing_since: None, ..found };
-    on.spec.description = Some("again".to_owned());
-    store.replace_webhook(&on).await.unwrap();
-    assert_eq!(store.webhooks(&ws()).await.unwrap(), [on.clone()]);
+    let mut enable = |webhook: &mut WebhookRecord| {
+        (webhook.enabled, webhook.disabled_reason, webhook.failing_since) = (true, None, None);
+        webhook.spec.description = Some("again".to_owned());
+    };
+    let on = store.change_webhook(&ws(), &webhook.id, &mut enable).await.unwrap();
+    assert_eq!((on.enabled, on.spec.description.as_deref()), (true, Some("again")));
+    assert_eq!(store.webhooks(&ws()).await.unwrap(), [on]);
     store.insert_delivery(&webhook.id, &ping(&webhook, at)).await.unwrap();
-    store.replace_webhook(&WebhookRecord { enabled: false, ..on }).await.unwrap();
+    store.change_webhook(&ws(), &webhook.id, &mut |webhook| webhook.enabled = false).await.unwrap();
     assert_eq!(store.next_webhook_delivery().await.unwrap(), None);
 }
 
@@ -155,16 +158,32 @@ pub(super) async fn one_workspace_takes_only_its_share_of_a_claim(store: &dyn St
         store.insert_delivery(&busy.id, &ping(&busy, at)).await.unwrap();
     }
     store.insert_delivery(&quiet.id, &ping(&quiet, at)).await.unwrap();
-    let claimed = async |except: &[&WebhookRecord]| {
-        let except = except.iter().map(|webhook| webhook.workspace.clone()).collect();
-        let claim = DeliveryClaim { except, ..claim(at, later(at, 30)) };
+    let claimed = async |in_progress: &[(&WebhookRecord, u32)], limit: u32, last: Option<&WebhookRecord>| {
+        let in_progress =
+            in_progress.iter().map(|(webhook, count)| (webhook.workspace.clone(), *count)).collect();
+        let last = last.map(|webhook| webhook.workspace.clone());
+        let claim = DeliveryClaim { in_progress, limit, last, ..claim(at, later(at, 30)) };
         let claimed = store.claim_webhook_deliveries(&claim).await.unwrap();
         let of = |id: &WebhookId| claimed.iter().filter(|(webhook, _)| webhook.id == *id).count();
         (of(&busy.id), of(&quiet.id))
     };
-    assert_eq!(claimed(&[&busy, &quiet]).await, (0, 0));
-    assert_eq!(claimed(&[]).await, (2, 1));
-    assert_eq!(claimed(&[&quiet]).await, (2, 0));
+    assert_eq!(claimed(&[(&busy, 2), (&quiet, 3)], 8, None).await, (0, 0));
+    assert_eq!(claimed(&[(&busy, 1), (&quiet, 2)], 8, None).await, (1, 0));
+    // Turns are taken: the other workspace is first when there is room for one.
+    assert_eq!(claimed(&[], 1, Some(&busy)).await, (0, 1));
+    assert_eq!(claimed(&[], 8, Some(&quiet)).await, (2, 0));
+}
+
+pub(super) async fn deliveries_without_a_webhook_that_wants_them_end(store: &dyn Store) {
+    let kept = added(store, new_webhook(&[])).await;
+    let at = now();
+    store.change_webhook(&ws(), &kept.id, &mut |webhook| webhook.enabled = false).await.unwrap();
+    // As if they had been committed by a transaction that began before.
+    let late = store.insert_delivery(&kept.id, &ping(&kept, at)).await.unwrap();
+    assert!(store.claim_webhook_deliveries(&claim(at, later(at, 30))).await.unwrap().is_empty());
+    let left = store.webhook_deliveries(&kept.id, 9).await.unwrap();
+    assert!(left.iter().all(|one| one.id != late.id), "{left:?}");
+    assert_eq!(store.next_webhook_delivery().await.unwrap(), None);
 }
 
 pub(super) async fn old_and_excess_deliveries_are_pruned(store: &dyn Store) {

@@ -22,10 +22,14 @@ fn mask_text(text: &mut Option<String>) {
     *text = text.take().map(|_| MASK.to_owned());
 }
 
-/// Leaves the host. A path or a query may be all that an address needs to be used.
+/// Leaves scheme, host and port. A user, a path or a query may be all that an address needs to be used.
 pub(super) fn mask_url(url: &mut String) {
     let rest = url.find("://").map_or(0, |at| at + 3);
-    let host = url[rest..].find(['/', '?']).map(|at| rest + at);
+    let authority_end = url[rest..].find(['/', '?', '#']).map_or(url.len(), |at| rest + at);
+    if let Some(at) = url[rest..authority_end].rfind('@') {
+        url.replace_range(rest..=rest + at, "");
+    }
+    let host = url[rest..].find(['/', '?', '#']).map(|at| rest + at);
     if let Some(end) = host {
         url.truncate(end);
         *url += "/";
@@ -140,6 +144,9 @@ mod tests {
         assert_eq!(masked("https://hooks.example/T1/hush"), format!("https://hooks.example/{MASK}"));
         assert_eq!(masked("https://hooks.example?key=hush"), format!("https://hooks.example/{MASK}"));
         assert_eq!(masked("https://hooks.example"), "https://hooks.example");
+        assert_eq!(masked("https://user:hush@hooks.example/x"), format!("https://hooks.example/{MASK}"));
+        assert_eq!(masked("https://hush@hooks.example"), "https://hooks.example");
+        assert_eq!(masked("https://hooks.example/a@hush"), format!("https://hooks.example/{MASK}"));
         assert_eq!(masked("a/hush"), format!("a/{MASK}"));
     }
 }

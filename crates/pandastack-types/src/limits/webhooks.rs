@@ -8,7 +8,7 @@ pub const WEBHOOK_DESCRIPTION_BYTES_MAX: usize = 256;
 pub const WEBHOOK_EVENTS_MAX: usize = 32;
 /// Deliveries of one webhook that wait for their next attempt. Beyond it events are not sent to it,
 /// and a test message is refused with 429 `quota_exceeded`.
-pub const WEBHOOK_PENDING_MAX: u32 = 10_000;
+pub const WEBHOOK_PENDING_MAX: u32 = 2_000;
 /// Deliveries of one webhook that are kept after their end. Beyond it the oldest are removed,
 /// within a minute.
 pub const WEBHOOK_DELIVERIES_KEPT: u32 = 1_000;

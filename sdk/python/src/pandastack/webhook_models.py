@@ -72,9 +72,12 @@ def verify_webhook(
     try:
         event, seconds = values["webhook-id"], int(values["webhook-timestamp"])
         signatures = values["webhook-signature"].split(" ")
-        key = base64.b64decode(secret[len("whsec_"):] if secret.startswith("whsec_") else secret)
+        text = secret[len("whsec_"):] if secret.startswith("whsec_") else secret
+        key = base64.b64decode(text, validate=True)
     except (KeyError, ValueError, binascii.Error) as error:
         raise WebhookVerificationError("a header or the secret is missing or malformed") from error
+    if not key:
+        raise WebhookVerificationError("the secret is empty")
     if abs(time.time() - seconds) > tolerance_seconds:
         raise WebhookVerificationError("the message is too old, or the clock of this machine is wrong")
     signed = f"{event}.{seconds}.".encode("utf-8") + raw
