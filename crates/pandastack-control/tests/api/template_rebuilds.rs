@@ -75,6 +75,29 @@ async fn a_rebuild_repeats_every_step_and_reports_what_changed() {
 }
 
 #[tokio::test]
+async fn a_rebuild_moves_latest_even_if_the_build_had_kept_it() {
+    let world = World::start().await;
+    let _agent = world.agent("host-a", 8192).await;
+    let first = begin(&world, "mine", "FROM base\nRUN one\n").await;
+    ended(&world, &first).await;
+    let kept = json!({"name": "mine", "tags": ["v3"], "keep_latest": true});
+    let second = world.post("/v1/templates/builds", kept).await.expect(202)["id"].clone();
+    let second = second.as_str().unwrap();
+    let start = json!({"dockerfile": "FROM base\nRUN two\n"});
+    world.post(&format!("/v1/templates/builds/{second}/start"), start).await.expect(202);
+    assert_eq!(ended(&world, second).await["status"], "done");
+    let promote =
+        world.request(Method::PUT, "/v1/templates/mine/tags/latest").json(&json!({"build_id": second}));
+    world.send(promote).await.expect(204);
+    let build = rebuild(&world, REBUILD).await;
+    assert_eq!((&build["status"], &build["rebuild_of"]), (&json!("done"), &json!(second)), "{build}");
+    for name in ["mine", "mine:v3"] {
+        let found = world.get(&format!("/v1/templates/{name}")).await.expect(200);
+        assert_eq!(found["version"]["build_id"], build["id"], "{name}");
+    }
+}
+
+#[tokio::test]
 async fn a_failed_rebuild_leaves_the_version_in_use() {
     let world = World::start().await;
     let agent = world.agent("host-a", 8192).await;
