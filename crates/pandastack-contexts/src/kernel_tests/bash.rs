@@ -50,7 +50,8 @@ fn the_end_of_the_shell_is_the_end_of_the_context() {
 #[test]
 fn an_interrupt_reaches_only_the_foreground() {
     let mut kernel = Kernel::start(Language::Bash);
-    kernel.run("x=41; sleep 1000 & job=$!");
+    // A job ignores interrupts before it becomes another program.
+    kernel.run("x=41; sleep 1000 & job=$!; until [ \"$(< /proc/$job/comm)\" = sleep ]; do :; done");
     for endless in [
         "echo; sleep 1000; x=0",
         "echo; while :; do :; done",

@@ -18,6 +18,8 @@ OPTIONS = ("--norc", "--noprofile", "--noediting", "-i")
 INTERRUPT_SECONDS = 1.0
 # Time in which the shell handles an interrupt. The next interrupt repeats a question that came too early.
 QUESTION_SECONDS = 0.01
+# Time after which a lost question is repeated.
+CALM_MS = 200
 VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -26,15 +28,18 @@ class Shell:
 
     def __init__(self):
         self.code = os.memfd_create("cell")
-        # Held while something is written. The run whose status is asked for, until it is known.
-        self.lock, self.asked = threading.RLock(), None
+        # Held while something is written. The run whose status is asked for, and whether it was interrupted.
+        self.lock, self.asked, self.was_hit = threading.RLock(), None, False
         self.heard, self.told = os.pipe()
         # What an interactive shell says about the missing terminal is for nobody.
         errors = os.dup(2)
+        # Programs inherit that interrupts are ignored, as they are in a program in the background.
+        before = signal.signal(signal.SIGINT, signal.SIG_DFL)
         self.process = subprocess.Popen(
             ("bash", *OPTIONS), bufsize=0, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL,
             pass_fds=(errors,), start_new_session=True, env={**os.environ, "PS1": "", "PS2": ""},
         )
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
         self.write(f"export -n PS1 PS2; set +o history +H; exec 2>&{errors} {errors}>&-\n")
         os.close(errors)
         self.poll = select.poll()
@@ -60,33 +65,53 @@ class Shell:
                 self.write(f'{given} eval "$(<{place}/{self.code})" < /dev/null\n\n')
                 self.asked = number
                 self.ask(number)
+            status = self.answer(number)
+            with self.lock:
+                self.asked = None
+            if self.was_hit:
+                self.calm()
         except BrokenPipeError:
             return None
-        while self.heard in [fd for fd, _ in self.poll.poll()]:
-            for line in os.read(self.heard, 4096).splitlines():
+        return status
+
+    def ask(self, name):
+        """Asks for the exit status of what was last run. The answer has the name."""
+        place = f"/proc/{os.getpid()}/fd/{self.told}"
+        self.write(f'\n{{ builtin printf \'%s %s\\n\' {name} "$?" > {place}; }} 2> /dev/null\n')
+
+    def answer(self, name, wait_ms=None):
+        """The exit status; `None` if the shell has ended, or if the time is over. Others are passed over."""
+        while self.heard in [fd for fd, _ in self.poll.poll(wait_ms)]:
+            for line in os.read(self.heard, 4096).decode().splitlines():
                 of, status = line.split()
-                if int(of) == number:
-                    with self.lock:
-                        self.asked = None
+                if of == str(name):
                     return int(status)
         return None
 
-    def ask(self, number):
-        """Asks for the exit status of that run, unless it is known: another question would change `$?`."""
-        place = f"/proc/{os.getpid()}/fd"
-        with self.lock:
-            if self.asked == number:
-                answer = f"{place}/{self.told}"
-                self.write(f'\n{{ builtin printf \'%s %s\\n\' {number} "$?" > {answer}; }} 2> /dev/null\n')
-
     def interrupt(self, number):
+        """Interrupts that run, unless its status is known."""
         try:
-            os.killpg(self.process.pid, signal.SIGINT)
+            with self.lock:
+                if self.asked != number:
+                    return
+                self.was_hit = True
+                os.killpg(self.process.pid, signal.SIGINT)
             # The signal discards what the shell has read of a line, which may be the question.
             time.sleep(QUESTION_SECONDS)
-            self.ask(number)
+            with self.lock:
+                # Another question would change `$?`.
+                if self.asked == number:
+                    self.ask(number)
         except (BrokenPipeError, ProcessLookupError):
             pass  # The shell has ended, which the run finds out.
+
+    def calm(self):
+        """Waits until no interrupt is on its way, which would discard a line of the next run."""
+        self.was_hit = False
+        while self.process.poll() is None:
+            self.ask("calm")
+            if self.answer("calm", CALM_MS) is not None:
+                return
 
 
 class Kernel:
