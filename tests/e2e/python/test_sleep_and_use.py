@@ -19,7 +19,8 @@ def runs(sandbox: Sandbox, word: str) -> bool:
 def test_a_command_continues_after_sleep(own: Sandbox) -> None:
     with ThreadPoolExecutor(1) as pool:
         long = pool.submit(own.exec, "echo begun >> /root/log; sleep 3; cat; exit 7", stdin="its input", timeout_seconds=120)
-        wait_for("it runs", lambda: runs(own, "sleep 3"))
+        # The process exists before its first line has run.
+        wait_for("its first line", lambda: own.exec("test -s /root/log").exit_code == 0)
         own.hibernate()
         assert own.exec("cat /root/log", timeout_seconds=120).stdout == "begun\n"
         result = long.result(120)
