@@ -39,7 +39,7 @@ const PACKAGING: &[Requirement] =
     &[("tar", "tar"), ("dpkg-deb", "dpkg"), ("strip", "binutils"), ("minisign", "minisign")];
 
 /// Variables that reach commands run through `sudo`.
-const KEPT_BY_SUDO: [&str; 16] = [
+const KEPT_BY_SUDO: [&str; 18] = [
     "PANDASTACK_API",
     "PANDASTACK_API_KEY",
     "PANDASTACK_API_URL",
@@ -47,6 +47,8 @@ const KEPT_BY_SUDO: [&str; 16] = [
     "PANDASTACK_CA",
     "PANDASTACK_CACHE_DIR",
     "PANDASTACK_DATA_DIR",
+    "PANDASTACK_E2B_INTERPRETER_REPO",
+    "PANDASTACK_E2B_REPO",
     "PANDASTACK_LOG",
     "PANDASTACK_TEST_AZURITE",
     "PANDASTACK_TEST_FULL",

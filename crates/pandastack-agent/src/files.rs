@@ -254,6 +254,7 @@ pub(crate) fn entry(path: &str, found: guest::FileEntry) -> FileEntry {
         group: found.group,
         mtime: found.mtime_s,
         link_target: found.target.map(|target| target.to_string_lossy().into_owned()),
+        xattrs: found.xattrs,
     }
 }
 

@@ -90,14 +90,25 @@ pub(crate) async fn set_attributes(
     path: &str,
     wanted: SetAttributes,
 ) -> Result<FileEntry> {
-    let SetAttributes { mode, user, group, recursive } = wanted;
+    let SetAttributes { mode, user, group, recursive, xattrs } = wanted;
     let mode = mode.as_deref().map(parse_mode).transpose()?;
-    if mode.is_none() && user.is_none() && group.is_none() {
-        let nothing = "give at least one of `mode`, `user` and `group`";
+    if mode.is_none() && user.is_none() && group.is_none() && xattrs.is_empty() {
+        let nothing = "give at least one of `mode`, `user`, `group` and `xattrs`";
         return Err(AgentError::BadRequest(nothing.to_owned()));
     }
-    lease.guest.set_attributes(FileAttributes { path: path.into(), mode, user, group, recursive }).await?;
-    stat(lease, path).await
+    let set: Vec<String> =
+        xattrs.iter().filter(|(_, value)| value.is_some()).map(|(name, _)| name.clone()).collect();
+    let attributes = FileAttributes { path: path.into(), mode, user, group, recursive, xattrs };
+    lease.guest.set_attributes(attributes).await?;
+    let entry = stat(lease, path).await?;
+    // A guest program from before this field ignored it.
+    match set.iter().find(|name| !entry.xattrs.contains_key(*name)) {
+        Some(name) => Err(AgentError::Conflict(format!(
+            "the guest program of this sandbox did not set `{name}`; create a new sandbox, or remove other \
+             extended attributes of the file"
+        ))),
+        None => Ok(entry),
+    }
 }
 
 /// A tar archive as a response body.

@@ -22,6 +22,7 @@ use pandastack_store::clock::now;
 use pandastack_store::workspaces::WorkspaceRecord;
 use pandastack_store::{Store, StoreError, TokenRecord};
 use pandastack_types::api::{Role, WorkspaceState};
+use pandastack_types::api_key::KEY_START;
 use pandastack_types::link::LinkKey;
 use pandastack_types::{Error, ErrorCode, Result, SandboxId, WorkspaceId};
 use sha2::{Digest, Sha256};
@@ -35,7 +36,6 @@ use crate::replicas::ForwardedFor;
 use crate::revocation::{Holder, Revocations};
 use crate::{access, console, revocation, signed_url};
 
-const KEY_START: &str = "pds_";
 const KEY_RANDOM_BYTES: usize = 16;
 /// `pds_` and the first 8 hex digits.
 const PREFIX_CHARS: usize = 12;

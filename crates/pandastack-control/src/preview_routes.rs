@@ -42,13 +42,14 @@ impl RouteSource for StoredRoutes {
         let closed = why_closed(self.store.as_ref(), &record.workspace).await.map_err(unavailable)?;
         if closed.is_some() {
             let (to, visibility) = (Location::Closed(suspended(sandbox)), record.spec.visibility);
-            return Ok(Some(Route { to, visibility, key: None }));
+            return Ok(Some(Route { to, visibility, host_header: None, key: None }));
         }
         let agent = self.hosts.client(&record.host).map_err(|error| RouteUnavailable(error.to_string()))?;
         let key = PreviewKey::new(&self.link, sandbox, record.spec.preview_revision);
         Ok(Some(Route {
             to: Location::Sandbox { agent, incarnation: record.incarnation },
             visibility: record.spec.visibility,
+            host_header: record.spec.host_header,
             key: Some(key),
         }))
     }

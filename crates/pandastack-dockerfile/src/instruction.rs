@@ -58,6 +58,8 @@ pub struct CopyStep {
     pub exclude: Vec<String>,
     /// Keep the parent directories of sources.
     pub parents: bool,
+    /// Copy a source that is a link as a link. No flag of a Dockerfile sets this.
+    pub keep_links: bool,
     /// Files, directories or patterns.
     pub sources: Vec<String>,
     /// Files whose content is in the Dockerfile.

@@ -6,6 +6,8 @@ use pandastack_types::limits::JSON_BODY_SECONDS_MAX;
 
 /// Longest time for a body that is read whole to arrive. Beyond it: 408, or `invalid_argument` in Connect.
 pub(crate) const BODY_WAIT: Duration = Duration::from_secs(JSON_BODY_SECONDS_MAX);
+/// Metadata of a file: names of its extended attributes, and their values. Beyond it: 400.
+pub(crate) const METADATA_BYTES_MAX: usize = 4096;
 /// One message of a Connect request, and a unary body. Beyond it: `resource_exhausted`, or 413 outside of Connect.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Bytes of one event of a native stream. Beyond it the stream ends with an error; native events are far smaller.

@@ -167,7 +167,7 @@ mod tests {
 
     fn route(visibility: Visibility) -> Route {
         let key = PreviewKey::new(&LinkKey::new(&[7; 32]).unwrap(), &"a".parse().unwrap(), 0);
-        Route { to: Location::Fixed([127, 0, 0, 1].into()), visibility, key: Some(key) }
+        Route { to: Location::Fixed([127, 0, 0, 1].into()), visibility, host_header: None, key: Some(key) }
     }
 
     fn signed() -> String {

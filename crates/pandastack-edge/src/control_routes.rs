@@ -133,7 +133,7 @@ impl RouteSource for ControlRoutes {
             Some(why) => Location::Closed(why.clone()),
             None => Location::Sandbox { agent: self.agent(&route)?, incarnation: route.incarnation },
         };
-        Ok(Some(Route { to, visibility: route.visibility, key: Some(key) }))
+        Ok(Some(Route { to, visibility: route.visibility, host_header: route.host_header, key: Some(key) }))
     }
 
     async fn find_name(&self, name: &str) -> Result<Option<AppRoute>, RouteUnavailable> {

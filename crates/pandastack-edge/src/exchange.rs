@@ -20,7 +20,7 @@ use crate::body::{BodyStalled, BodyTooLarge, GuestBody, RequestBody, Source};
 use crate::connector::DialError;
 use crate::error::EdgeError;
 use crate::grant::Permit;
-use crate::headers::{Client, strip_hop_by_hop};
+use crate::headers::{Client, client_host, forget_extensions, strip_hop_by_hop};
 use crate::http1::UpstreamError;
 use crate::pool::{IDLE_KEPT, IDLE_SURE, Upstream, connect};
 use crate::tunnel::{ActivityStream, UPGRADED_BUFFER_BYTES, copy};
@@ -110,7 +110,7 @@ impl Exchange<'_> {
     /// Sends a request whose head is ready for the guest.
     pub(crate) async fn send(mut self, parts: &mut Parts, body: RequestBody) -> Answer {
         let is_grpc = parts.version == Version::HTTP_2 && is_grpc(parts);
-        parts.extensions.clear();
+        forget_extensions(parts);
         // Boxed, like connecting below: rare, and large compared with a usual request's future.
         if is_grpc {
             return Box::pin(self.send_shared(parts, body)).await;
@@ -164,10 +164,10 @@ impl Exchange<'_> {
         body.wait_for_ever();
         let grant = Arc::clone(self.permit.grant());
         // An absolute form is how HTTP/2 carries scheme and authority.
-        let host = parts.headers.remove(header::HOST);
-        if let Some(host) = &host {
-            self.client.insert_headers(host, &mut parts.headers);
+        if let Some(host) = client_host(parts).cloned() {
+            self.client.insert_headers(&host, &mut parts.headers);
         }
+        let host = parts.headers.remove(header::HOST);
         let host = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or("localhost");
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
         let uri = format!("http://{host}{path}").parse().map_err(malformed)?;

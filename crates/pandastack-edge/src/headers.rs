@@ -12,14 +12,13 @@ use http::header::{
 };
 use http::request::Parts;
 use http::{HeaderMap, Uri, Version};
+use pandastack_types::api_key::{E2B_START, KEY_START, canonical};
 
 pub use self::client::Client;
 
 const PROXY: HeaderName = HeaderName::from_static("proxy");
 /// E2B's clients send their API key in it. Apps use it for keys of their own, too, so only ours is removed.
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-/// The beginning of every API key of ours.
-const KEY_START: &[u8] = b"pds_";
 
 /// Hop-by-hop headers, whether or not `Connection` names them.
 const HOP_BY_HOP: [HeaderName; 4] = [
@@ -133,8 +132,15 @@ fn strip_header_keys(headers: &mut HeaderMap) {
     }
 }
 
+/// Whether a value has an API key of ours, in either form.
 fn has_key(bytes: &[u8]) -> bool {
-    bytes.windows(KEY_START.len()).any(|part| part == KEY_START)
+    let begins = |start: &str| bytes.windows(start.len()).any(|part| part == start.as_bytes());
+    begins(KEY_START) || begins(E2B_START) && words(bytes).any(|word| canonical(word).starts_with(KEY_START))
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = &str> {
+    let separated = bytes.split(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_');
+    separated.filter_map(|word| std::str::from_utf8(word).ok())
 }
 
 /// Removes API keys of ours from a query, where the API takes them as `access_token`.
@@ -156,12 +162,47 @@ pub fn to_guest(parts: &mut Parts) {
         strip_claims(headers);
     }
     strip_query_key(&mut parts.uri);
-    // HTTP/2 and absolute forms carry the host in the URI; the guest gets the usual form.
-    if let Some(authority) = parts.uri.authority()
+    name_host(&parts.uri, &mut parts.headers);
+}
+
+/// HTTP/2 and absolute forms carry the host in the URI; whoever serves the request finds it in the usual
+/// header.
+pub fn name_host(uri: &Uri, headers: &mut HeaderMap) {
+    if let Some(authority) = uri.authority()
         && let Ok(host) = HeaderValue::from_str(authority.as_str())
     {
         headers.insert(HOST, host);
     }
+}
+
+/// The name that the client used, where the guest sees another one in `Host`.
+#[derive(Clone)]
+struct ClientHost(HeaderValue);
+
+/// Gives a request another `Host`. `X-Forwarded-Host` and `Forwarded` keep the client's.
+pub fn replace_host(parts: &mut Parts, host: &str) {
+    if let Ok(host) = HeaderValue::from_str(host)
+        && let Some(from) = parts.headers.insert(HOST, host)
+        // A request that is sent to a second machine has had its host replaced before.
+        && parts.extensions.get::<ClientHost>().is_none()
+    {
+        parts.extensions.insert(ClientHost(from));
+    }
+}
+
+/// Removes the extensions of a request, except for the name that the client used.
+pub(crate) fn forget_extensions(parts: &mut Parts) {
+    let host = parts.extensions.remove::<ClientHost>();
+    parts.extensions.clear();
+    if let Some(host) = host {
+        parts.extensions.insert(host);
+    }
+}
+
+/// The name that the client used.
+pub(crate) fn client_host(parts: &Parts) -> Option<&HeaderValue> {
+    let replaced = parts.extensions.get::<ClientHost>().map(|host| &host.0);
+    replaced.or_else(|| parts.headers.get(HOST))
 }
 
 #[cfg(test)]
@@ -245,10 +286,16 @@ mod tests {
         let mut both = parts(&[("x-api-key", "own"), ("x-api-key", "pds_0123")]);
         to_guest(&mut both);
         assert!(both.headers.is_empty(), "{:?}", both.headers);
-        let mut own = parts(&[("x-api-key", "a key of the app")]);
+        let form = pandastack_types::api_key::for_e2b("pds_0123456789abcdef0123456789abcdef").unwrap();
+        let mut e2b = Request::builder().uri(format!("/?access_token={form}")).header("x-api-key", &form);
+        e2b = e2b.header("authorization", format!("Bearer {form}"));
+        let mut e2b = e2b.body(()).unwrap().into_parts().0;
+        to_guest(&mut e2b);
+        assert!(e2b.headers.is_empty() && e2b.uri == "/", "{e2b:?}");
+        let mut own = parts(&[("x-api-key", "a key of the app, or e2b_00 of another service")]);
         own.uri = "/?access_token=own&q=pds_".parse().unwrap();
         to_guest(&mut own);
-        assert_eq!(own.headers["x-api-key"], "a key of the app");
+        assert_eq!(own.headers["x-api-key"], "a key of the app, or e2b_00 of another service");
         assert_eq!(own.uri, "/?access_token=own&q=pds_");
     }
 

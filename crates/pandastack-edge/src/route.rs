@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use async_trait::async_trait;
 use pandastack_agent_client::AgentClient;
 use pandastack_types::SandboxId;
+use pandastack_types::host_header::HostHeader;
 use pandastack_types::preview::{PreviewKey, Visibility};
 
 use crate::app_route::AppRoute;
@@ -16,6 +17,8 @@ pub struct Route {
     pub to: Location,
     /// Visibility of its ports.
     pub visibility: Visibility,
+    /// `Host` header of requests to its ports, if it is not the client's.
+    pub host_header: Option<HostHeader>,
     /// Credentials of a private one.
     pub key: Option<PreviewKey>,
 }

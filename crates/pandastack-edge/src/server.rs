@@ -28,7 +28,7 @@ use crate::destination::{Destination, destination};
 use crate::edge::Edge;
 use crate::error::EdgeError;
 use crate::head_clock::HeadClock;
-use crate::headers::Client;
+use crate::headers::{Client, name_host};
 use crate::in_flight::{CountedBody, InFlight};
 use crate::limits::{
     BODY_WAIT, HEAD_BYTES_MAX, HEAD_WAIT, PING_AFTER, PING_WAIT, SEND_WAIT, STOP_WAIT,
@@ -192,7 +192,10 @@ impl Server {
     }
 }
 
-async fn call_router(router: &Router, request: Request<Incoming>) -> Response<ResponseBody> {
+async fn call_router(router: &Router, mut request: Request<Incoming>) -> Response<ResponseBody> {
+    // The API builds its own addresses from this header, too.
+    let uri = request.uri().clone();
+    name_host(&uri, request.headers_mut());
     let answered = router.clone().oneshot(request.map(axum::body::Body::new)).await;
     answered.unwrap_or_else(|never| match never {}).map(ResponseBody::Api)
 }

@@ -266,7 +266,12 @@ mod tests {
 
     #[test]
     fn a_stale_route_does_not_replace_a_newer_one() {
-        let route = |visibility| Route { to: Location::Fixed([127, 0, 0, 1].into()), visibility, key: None };
+        let route = |visibility| Route {
+            to: Location::Fixed([127, 0, 0, 1].into()),
+            visibility,
+            host_header: None,
+            key: None,
+        };
         let site = Site::new(SandboxId::random(), route(Visibility::Unlisted), true);
         site.invalidate();
         site.invalidate();

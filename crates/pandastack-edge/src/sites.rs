@@ -151,7 +151,12 @@ mod tests {
             let visibility = *self.holds.lock().unwrap();
             self.asked.add_permits(1);
             self.may_answer.acquire().await.unwrap().forget();
-            Ok(Some(Route { to: Location::Fixed([127, 0, 0, 1].into()), visibility, key: None }))
+            Ok(Some(Route {
+                to: Location::Fixed([127, 0, 0, 1].into()),
+                visibility,
+                host_header: None,
+                key: None,
+            }))
         }
     }
 

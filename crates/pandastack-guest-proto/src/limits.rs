@@ -49,6 +49,12 @@ pub const ENTROPY_BYTES_MIN: usize = 32;
 /// Most entropy that an identity may carry.
 pub const ENTROPY_BYTES_MAX: usize = 512;
 
+/// Longest name of an extended attribute: the kernel's own limit.
+pub const XATTR_NAME_BYTES_MAX: usize = 255;
+
+/// Most bytes of names and values of the extended attributes in a file's description, or set at once.
+pub const XATTRS_BYTES_MAX: usize = 4096;
+
 /// Charge of a frame with this payload length against its stream's window.
 #[must_use]
 pub fn frame_charge(payload_len: usize) -> u32 {

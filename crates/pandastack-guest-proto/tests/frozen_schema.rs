@@ -102,6 +102,7 @@ fn plain_entry() -> FileEntry {
         path: None,
         owner: None,
         group: None,
+        xattrs: BTreeMap::new(),
     }
 }
 
@@ -124,6 +125,12 @@ fn tree_requests() -> Vec<Request> {
             user: Some("user".to_owned()),
             group: Some("7".to_owned()),
             recursive: true,
+            xattrs: BTreeMap::new(),
+        }),
+        Request::FileSetAttributes(FileAttributes {
+            path: "/p".into(),
+            xattrs: [("user.a".to_owned(), Some("1".to_owned())), ("user.b".to_owned(), None)].into(),
+            ..FileAttributes::default()
         }),
         Request::FileWalk(FileWalk {
             path: "/p".into(),

@@ -58,6 +58,8 @@ pub(crate) struct Selection {
     pub(crate) exclude: Vec<String>,
     /// Keep the directories above sources.
     pub(crate) parents: bool,
+    /// Copy sources that are links as links.
+    pub(crate) keep_links: bool,
     /// Keep owners.
     pub(crate) preserve: bool,
     /// Permissions of everything, if not their own.
@@ -318,6 +320,24 @@ mod tests {
         let refused = add("evil.tar", true).error.unwrap();
         assert!(refused.contains("`evil.tar` cannot be unpacked"), "{refused}");
         assert!(!root.join("out/out").exists() && !root.join("added/out").exists());
+    }
+
+    #[test]
+    fn links_that_are_sources_are_followed_or_kept() {
+        let root = tempfile::tempdir().unwrap();
+        let inputs = root.path().join("in");
+        std::fs::create_dir_all(inputs.join("tree")).unwrap();
+        std::fs::write(inputs.join("tree/file"), "text").unwrap();
+        for (link, to) in [("dir", "tree"), ("lost", "nowhere")] {
+            std::os::unix::fs::symlink(to, inputs.join(link)).unwrap();
+        }
+        let copy = |source: &str, keep_links| {
+            run_script(&Selection { sources: vec![source.to_owned()], keep_links, ..selection(root.path()) })
+        };
+        assert_eq!(names(&copy("dir", false)), ["file"]);
+        assert_eq!(names(&copy("dir", true)), ["dir"]);
+        assert_eq!(copy("lost", false).error.unwrap(), "`lost` is a link to nothing");
+        assert_eq!(names(&copy("lost", true)), ["lost"]);
     }
 
     #[test]

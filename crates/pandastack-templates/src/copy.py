@@ -231,13 +231,13 @@ def entries(wanted):
         add(name if into_directory else wanted["file_name"], full)
     trees = False
     for source in sources:
-        full = resolved(root, source)
+        full = inside(root, source) if wanted["keep_links"] else resolved(root, source)
         if not os.path.lexists(full):
             raise Refused("`%s` is a link to nothing" % source)
         prefix = posixpath.dirname(source) if wanted["parents"] else ""
         if wanted["unpack"] and os.path.isfile(full) and tarfile.is_tarfile(full):
             full = unpacked(wanted["scratch"], full, source)
-        if os.path.isdir(full):
+        if os.path.isdir(full) and not os.path.islink(full):
             trees = True
             base = posixpath.join(prefix, posixpath.basename(source)) if wanted["parents"] else ""
             if base:

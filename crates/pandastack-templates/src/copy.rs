@@ -120,7 +120,7 @@ pub(crate) async fn unpack(
             mode: Some(format!("{:04o}", entry.mode)),
             user: Some(user),
             group: Some(group),
-            recursive: false,
+            ..SetAttributes::default()
         };
         machine.set_attributes(&below(&entry.path), &attributes).await?;
     }
@@ -200,6 +200,7 @@ struct CopySpec {
     heredocs: Vec<(String, String)>,
     exclude: Vec<String>,
     parents: bool,
+    keep_links: bool,
     owner: Option<String>,
     mode: Option<u32>,
     /// Absolute; with a slash at its end if it was written so.
@@ -242,6 +243,7 @@ impl CopySpec {
             heredocs,
             exclude: scope.expand_all(&step.exclude)?,
             parents: step.parents,
+            keep_links: step.keep_links,
             owner: step.chown.as_ref().map(|owner| scope.expand(owner)).transpose()?.map(machines::owner_of),
             mode: mode.transpose()?,
             slash: dest.ends_with('/') || dest == "." || dest.ends_with("/."),
@@ -256,7 +258,8 @@ impl CopySpec {
             || self.parents
     }
 
-    /// Everything that the result depends on, besides the files.
+    /// Everything that the result depends on, besides the files, whose sum tells a link from what it leads
+    /// to.
     fn described(&self) -> impl Serialize + use<'_> {
         let files = (&self.sources, &self.urls, &self.exclude, &self.heredocs, self.add);
         (files, &self.from, &self.dest, &self.owner, self.mode, self.slash, self.parents)
@@ -274,6 +277,7 @@ impl CopySpec {
             heredocs: self.heredocs.clone(),
             exclude: self.exclude.clone(),
             parents: self.parents,
+            keep_links: self.keep_links,
             preserve: (self.from.is_some() || self.add) && self.owner.is_none(),
             mode: self.mode,
             dest_is_dir,

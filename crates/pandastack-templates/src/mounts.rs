@@ -195,7 +195,7 @@ async fn write_secret(machine: &Machine, file: &str, mount: &SecretMount, value:
         mode: Some(format!("{:04o}", mount.mode)),
         user: Some(mount.uid.to_string()),
         group: Some(mount.gid.to_string()),
-        recursive: false,
+        ..SetAttributes::default()
     };
     machine.set_attributes(file, &attributes).await
 }

@@ -50,6 +50,7 @@ impl PlannedStep {
                     dest: literal(&copy.dest),
                     chown: copy.owner.as_ref().map(literal),
                     chmod: copy.mode.as_ref().map(literal),
+                    keep_links: copy.keep_links,
                     ..CopyStep::default()
                 };
                 let text = format!("COPY {} {}", copy.sources.join(" "), copy.dest);

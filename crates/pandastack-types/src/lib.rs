@@ -8,6 +8,7 @@
 
 pub mod agent_api;
 pub mod api;
+pub mod api_key;
 pub mod audit;
 pub mod check;
 pub mod domains;
@@ -15,6 +16,7 @@ mod error;
 mod failure;
 pub mod grant;
 pub mod guests;
+pub mod host_header;
 mod id;
 pub mod image;
 mod invalid_value;

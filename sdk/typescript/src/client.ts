@@ -104,6 +104,8 @@ export interface SandboxCreateOptions {
   network?: NetworkPolicy | Egress;
   /** Visibility of its ports. */
   visibility?: Visibility;
+  /** `Host` header that programs on its ports see, such as `localhost:${PORT}`. Default: the client's. */
+  hostHeader?: string;
   /** Isolation that it needs: `hardware` refuses hosts that emulate processors. */
   isolation?: RequiredIsolation;
   /** Volumes to attach. */
@@ -381,6 +383,7 @@ function createBody(options: SandboxCreateOptions): JsonObject {
     checkpoints: options.checkpoints && checkpointsOf(options.checkpoints),
     network: options.network && networkOf(options.network),
     visibility: options.visibility,
+    host_header: options.hostHeader,
     isolation: options.isolation,
   });
 }

@@ -1,10 +1,7 @@
 /**
- * Results of calls, and how they are read from the server's JSON.
- *
- * Records keep the names of the wire (`size_bytes`), as earlier releases had them, and answer to
- * camelCase (`sizeBytes`) too. An unknown field never breaks a client; a missing required one is a
- * {@link ServerError} instead of an `undefined` deep inside a program.
- */
+ * Results of calls, and how they are read from the server's JSON. Records keep the names of the wire
+ * (`size_bytes`) and answer to camelCase (`sizeBytes`) too. An unknown field never breaks a client; a missing
+ * required one is a {@link ServerError} instead of an `undefined` deep inside a program. */
 
 import { ServerError } from "./errors.js";
 
@@ -116,6 +113,8 @@ export type FileInfo = WireRecord<{
   group?: string;
   /** Target of a symbolic link. */
   link_target?: string;
+  /** Extended attributes whose names begin with `user.` and whose values are text. */
+  xattrs?: Record<string, string>;
 }>;
 
 /** A matching line. */
@@ -403,7 +402,7 @@ export function parseFile(data: JsonObject, parent: string): FileInfo {
     size: number(data.size),
     mode: String(data.mode ?? ""),
     mtime: number(data.mtime),
-    ...given(data, ["kind", "permissions", "uid", "gid", "owner", "group", "link_target"]),
+    ...given(data, ["kind", "permissions", "uid", "gid", "owner", "group", "link_target", "xattrs"]),
   });
 }
 

@@ -102,6 +102,7 @@ export const SIGNATURES: Readonly<Record<string, Readonly<Record<string, Signatu
               ],
             },
             "visibility?": "string",
+            "hostHeader?": "string",
             "isolation?": "string",
             "volumes?": {
               list: {

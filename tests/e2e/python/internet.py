@@ -34,8 +34,9 @@ DATAGRAM_PORT = 7001
 TOLD_PORT = 7002
 RESOLVER = f"{SERVER}:53"
 
-#: Names below `private.` lead to a private address, those below `other.` to the second server, all others to the first. Answers
-#: hold for an hour, which is longer than any test takes.
+#: Names below `private.` lead to a private address, those below `other.` to the second server, those below
+#: `platform.` to the host, all others to the first server. Answers hold for an hour, which is longer than any
+#: test takes.
 SERVERS = r"""
 import json, pathlib, socket, ssl, struct, sys, threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -48,8 +49,8 @@ def name_server():
         while query[at]:
             labels.append(query[at + 1:at + 1 + query[at]].decode()); at += 1 + query[at]
         question, kind = query[12:at + 5], struct.unpack(">H", query[at + 1:at + 3])[0]
-        address = {"private": "192.168.77.1", "metadata": "169.254.169.254", "other": "93.184.216.35"}.get(
-            labels[-2] if len(labels) > 1 else "", "93.184.216.34")
+        address = {"private": "192.168.77.1", "metadata": "169.254.169.254", "other": "93.184.216.35",
+                   "platform": "93.184.216.1"}.get(labels[-2] if len(labels) > 1 else "", "93.184.216.34")
         answers = b"" if kind != 1 else b"\xc0\x0c" + struct.pack(">HHIH", 1, 1, 3600, 4) + socket.inet_aton(address)
         text = pathlib.Path(sys.argv[2], ".".join(labels).lower())
         if kind == 16 and text.exists():

@@ -469,7 +469,7 @@ def test_interrupt(code: interpreter.Sandbox) -> None:
 #: What is refused, with how a client learns of it and why it is so.
 MISSING: Dict[str, Any] = {
     "rules that change requests": (
-        "traffic is allowed or denied, never rewritten. This includes egress proxies, custom DNS servers and masked host names",
+        "traffic is allowed or denied, never rewritten. This includes egress proxies and custom DNS servers",
         lambda: create(network={"rules": {"a.com": [{"transform": {"headers": {"X": "1"}}}]}}),
     ),
     "volumes": ("use the calls of this server instead: [volumes](volumes.md)", lambda: e2b.Volume.create("v")),

@@ -56,6 +56,10 @@ pub enum Suite {
     Drift,
     /// Firecracker on emulated KVM, after everything else; runs with `--full`, then also QEMU, or by name
     Kvm,
+    /// E2B's own suites against this platform; runs by name, with checkouts of their repositories in
+    /// `PANDASTACK_E2B_REPO` and `PANDASTACK_E2B_INTERPRETER_REPO`
+    #[value(name = "e2b-suite")]
+    E2bClients,
 }
 
 /// A part of a suite, with a line of its own in the summary.
@@ -73,7 +77,7 @@ const fn part(suite: Suite, name: &'static str, run: fn(&Session) -> Result<Coun
 ///
 /// Two lanes keep two processors busy to the end: tests wait a lot, and an emulated machine computes on one
 /// processor.
-const STEPS: [&[&[Part]]; 7] = [
+const STEPS: [&[&[Part]]; 8] = [
     &[&[part(Suite::Tidy, "tidy", Session::tidy)]],
     &[&[part(Suite::Clippy, "clippy", Session::clippy)]],
     &[
@@ -98,6 +102,7 @@ const STEPS: [&[&[Part]]; 7] = [
         part(Suite::Drift, "newest kernel", Session::newest_kernel),
     ]],
     &[&[part(Suite::Kvm, "Firecracker on KVM", Session::firecracker_on_kvm)]],
+    &[&[part(Suite::E2bClients, "E2B's own suites", Session::e2b_suite)]],
 ];
 
 /// Arguments.
@@ -139,6 +144,8 @@ impl Args {
             // It needs the machine to itself for minutes, because KVM is emulated in software; the usual run
             // has the same platform on QEMU.
             Suite::Kvm => self.full,
+            // Others' tests, which are not in this repository.
+            Suite::E2bClients => false,
             _ => true,
         }
     }
@@ -257,5 +264,7 @@ mod tests {
             assert!(!has(&[], false) && !has(&[Suite::Rust], true));
             assert!(has(&[], true) && has(&[suite], false));
         }
+        let has = |only: &[Suite], full| Args { only: only.to_vec(), full }.has(Suite::E2bClients);
+        assert!(!has(&[], true) && has(&[Suite::E2bClients], false));
     }
 }

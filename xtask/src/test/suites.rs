@@ -22,6 +22,8 @@ use crate::{azurite, checkout, console, fuzz, host, login_provider, postgres, py
 const LOGIN_PROVIDER: &str = "PANDASTACK_TEST_LOGIN_PROVIDER";
 /// Variable with the path of Firecracker.
 const FIRECRACKER: &str = "PANDASTACK_FIRECRACKER";
+/// Checkouts of the repositories of E2B's clients.
+const E2B_REPOS: [&str; 2] = ["PANDASTACK_E2B_REPO", "PANDASTACK_E2B_INTERPRETER_REPO"];
 
 /// State that suites share.
 pub struct Session {
@@ -144,6 +146,25 @@ impl Session {
         // A machine that ended before its tests did has no result.
         let ended = counts.passed + counts.failed > 0;
         Ok(counts.with_status(output.success && ended))
+    }
+
+    /// E2B's suites, from checkouts of their repositories.
+    pub fn e2b_suite(&self) -> Result<Counts> {
+        let repos = E2B_REPOS.map(|name| (name, std::env::var_os(name)));
+        if repos.iter().all(|(_, path)| path.is_none()) {
+            let reason = format!("E2B's own suites: set {} to checkouts of them", E2B_REPOS.join(" or "));
+            eprintln!("SKIPPED: {reason}");
+            return Ok(Counts::skipped(reason));
+        }
+        let scratch = Self::start_scratch(&["base", "code-interpreter"])?;
+        host::install_for_tests()?;
+        let mut suite = scratch.platform()?.point(host::as_root(python::ensure()?));
+        // They run on a platform of their own, with names and certificates.
+        suite.arg("tests/e2e/python/e2b_suite/run.py");
+        suite.envs(repos.into_iter().filter_map(|(name, path)| Some((name, path?))));
+        let output = tee(suite, "e2b-suite", Errors::Shown)?;
+        scratch.stop()?;
+        Ok(of_pytest(&output.text()).with_status(output.success))
     }
 
     /// Every target for a while, one after the other.

@@ -9,7 +9,7 @@ use super::text::kind_of;
 const LINES_MAX: usize = 400;
 /// Longer files, and their limits. The table only shrinks: no file is added, no number goes up, and
 /// a file that fits is removed.
-const LONGER: [(&str, usize); 24] = [
+const LONGER: [(&str, usize); 23] = [
     ("crates/pandastack-apps/src/check.rs", 461),
     ("crates/pandastack-apps/src/hooks.rs", 415),
     ("crates/pandastack-control/tests/api/simulation.rs", 454),
@@ -24,7 +24,6 @@ const LONGER: [(&str, usize); 24] = [
     ("crates/pandastack-types/src/api/function.rs", 477),
     ("sdk/python/src/pandastack/_async/sandbox.py", 585),
     ("sdk/python/src/pandastack/_sync/sandbox.py", 586),
-    ("sdk/python/src/pandastack/models.py", 493),
     ("sdk/python/tests/test_requests.py", 405),
     ("sdk/typescript/src/models.ts", 428),
     ("sdk/typescript/src/sandbox.ts", 491),

@@ -11,7 +11,7 @@ const EMPTY_NAMES: [&str; 5] = ["utils", "util", "common", "helpers", "manager"]
 /// Kinds of code.
 pub const CODE: [&str; 5] = ["rs", "py", "ts", "tsx", "mjs"];
 /// Lines of each kind that are still wider. The numbers only go down.
-const WIDE_ALLOWED: [usize; CODE.len()] = [777, 711, 144, 8, 165];
+const WIDE_ALLOWED: [usize; CODE.len()] = [776, 709, 144, 8, 165];
 /// The file with the numbers above.
 const OWN_FILE: &str = "xtask/src/tidy/text.rs";
 

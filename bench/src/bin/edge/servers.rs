@@ -33,7 +33,7 @@ struct Loopback;
 impl RouteSource for Loopback {
     async fn find(&self, sandbox: &SandboxId) -> Result<Option<Route>, RouteUnavailable> {
         let to = Location::Fixed(IpAddr::V4(Ipv4Addr::LOCALHOST));
-        let route = Route { to, visibility: Visibility::Unlisted, key: None };
+        let route = Route { to, visibility: Visibility::Unlisted, host_header: None, key: None };
         Ok((sandbox.as_str() == SANDBOX).then_some(route))
     }
 }

@@ -13,7 +13,7 @@ use axum::response::Response;
 use http::{HeaderMap, StatusCode};
 use pandastack_store::ledger::AuditRecord;
 use pandastack_types::limits::AUDIT_REFUSALS_PER_SECOND;
-use pandastack_types::{WorkspaceId, chain};
+use pandastack_types::{WorkspaceId, api_key, chain};
 
 use super::{IsAudited, ended, entry};
 use crate::api_key::API_KEY_HEADER;
@@ -83,7 +83,8 @@ fn presented(headers: &HeaderMap) -> Option<String> {
         Some(value) => value.to_str().ok().and_then(|text| text.split_once(' ')).map(|(_, secret)| secret),
         None => headers.get(API_KEY_HEADER)?.to_str().ok(),
     };
-    Some(secret.and_then(|secret| auth::public_part(secret.trim())).unwrap_or(UNKNOWN).to_owned())
+    let key = secret.map(|secret| api_key::canonical(secret.trim()));
+    Some(key.as_deref().and_then(auth::public_part).unwrap_or(UNKNOWN).to_owned())
 }
 
 #[cfg(test)]
@@ -106,6 +107,8 @@ mod tests {
         let key = "pds_0123456789abcdef0123456789abcdef";
         assert_eq!(of("authorization", &format!("Bearer {key}")).as_deref(), Some("pds_01234567"));
         assert_eq!(of("x-api-key", key).as_deref(), Some("pds_01234567"));
+        let form = api_key::for_e2b(key).unwrap();
+        assert_eq!(of("x-api-key", &form).as_deref(), Some("pds_01234567"));
         assert_eq!(of("authorization", "Bearer hunter2").as_deref(), Some(UNKNOWN));
         assert_eq!(of("x-api-key", "pds_ébcdéfgh").as_deref(), Some(UNKNOWN));
         assert_eq!(of("cookie", key), None);

@@ -59,6 +59,7 @@ pub(crate) async fn route(
         incarnation: record.incarnation,
         visibility: record.spec.visibility,
         preview_revision: record.spec.preview_revision,
+        host_header: record.spec.host_header,
     }))
 }
 

@@ -42,7 +42,8 @@ fn key(link: &LinkKey, record: &SandboxRecord) -> PreviewKey {
 fn shown(link: &LinkKey, caller: &Caller, record: &SandboxRecord) -> Json<Preview> {
     let visibility = record.spec.visibility;
     let private = visibility == Visibility::Private && caller.role > Role::Viewer;
-    Json(Preview { visibility, token: private.then(|| key(link, record).token().to_owned()) })
+    let token = private.then(|| key(link, record).token().to_owned());
+    Json(Preview { visibility, host_header: record.spec.host_header.clone(), token })
 }
 
 /// Get the visibility of a sandbox's ports.

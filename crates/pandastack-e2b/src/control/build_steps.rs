@@ -209,6 +209,8 @@ fn native_step(step: &Step, current_user: Option<&str>) -> Result<BuildStep, Str
             dest: required(1, "destination")?,
             owner: optional(2).or_else(|| current_user.map(str::to_owned)),
             mode: optional(3),
+            // The client resolves links itself, if it is asked to.
+            keep_links: true,
             no_cache,
         })),
         "ENV" if !args.is_empty() && args.len().is_multiple_of(2) => {
@@ -270,7 +272,10 @@ mod tests {
             start.dockerfile.starts_with("FROM base\nSHELL ") && start.dockerfile.contains("\nUSER user\n")
         );
         let steps = serde_json::to_value(&start.steps).unwrap();
-        let copy = |source: &str, dest: &str, owner: &str| json!({ "copy": { "sources": [source], "dest": dest, "owner": owner } });
+        let copy = |source: &str, dest: &str, owner: &str| {
+            let step = json!({ "sources": [source], "dest": dest, "owner": owner, "keep_links": true });
+            json!({ "copy": step })
+        };
         let mut run = copy("run.sh", "/bin/run", "root");
         run["copy"]["mode"] = "0755".into();
         let mut last = copy("b", "c", "root");

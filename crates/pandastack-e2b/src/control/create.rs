@@ -8,6 +8,7 @@ use axum::extract::{Request, State};
 use http::{HeaderMap, HeaderName, Method, StatusCode};
 use pandastack_types::SnapshotId;
 use pandastack_types::api::{CreateSandbox, Keep, OnTimeout, Sandbox, SnapshotList};
+use pandastack_types::host_header::HostHeader;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -107,11 +108,14 @@ async fn translate(caller: &Caller, wanted: NewSandbox, timeout_default: u64) ->
         metadata.insert(AUTO_RESUME_LABEL.to_owned(), "true".to_owned());
     }
     let pauses = wanted.auto_pause.unwrap_or(false);
-    let network = wanted.network.unwrap_or_default().policy(wanted.allow_internet_access)?;
+    let mut network = wanted.network.unwrap_or_default();
+    let host_header = network.mask_request_host.take().map(HostHeader::try_from).transpose();
+    let invalid = |error| RestError::bad_request(format!("`maskRequestHost` {error}"));
     let mut create = CreateSandbox {
         metadata: Some(metadata),
         env: wanted.env_vars,
-        network,
+        network: network.policy(wanted.allow_internet_access)?,
+        host_header: host_header.map_err(invalid)?,
         ttl_seconds: Some(wanted.timeout.unwrap_or(timeout_default).max(1)),
         on_timeout: Some(if pauses { OnTimeout::Hibernate } else { OnTimeout::Kill }),
         keep_on_timeout: (wanted.auto_pause_memory == Some(false)).then_some(Keep::Disk),

@@ -3,7 +3,7 @@
 use axum::extract::{FromRequestParts, RawPathParams};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode, header};
-use pandastack_types::SandboxId;
+use pandastack_types::{SandboxId, api_key};
 
 use crate::error::{RestError, RestResult};
 use crate::gate::address_of;
@@ -17,10 +17,11 @@ impl FromRequestParts<Native> for Authenticated {
     type Rejection = RestError;
 
     async fn from_request_parts(parts: &mut Parts, native: &Native) -> RestResult<Self> {
-        let key = api_key(&parts.headers)?.ok_or_else(|| {
+        let presented = presented_key(&parts.headers)?.ok_or_else(|| {
             let what = "`X-API-Key` is missing; set E2B_API_KEY to an API key of this server (`pds_...`)";
             RestError::new(StatusCode::UNAUTHORIZED, what)
         })?;
+        let key = api_key::canonical(presented).into_owned();
         native.directory.check_key(&key, address_of(&parts.extensions)).await?;
         Ok(Authenticated(native.caller(Identity::Key(key), &parts.extensions)))
     }
@@ -28,17 +29,17 @@ impl FromRequestParts<Native> for Authenticated {
 
 /// The key in `X-API-Key`, else the bearer. Refuses headers with different ones: which of them counts would
 /// be a guess.
-fn api_key(headers: &HeaderMap) -> RestResult<Option<String>> {
-    let all = |name: &str| headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
+fn presented_key(headers: &HeaderMap) -> RestResult<Option<&str>> {
+    let all = |name: &'static str| headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
     let mut keys = all("x-api-key").map(str::trim);
     let bearer = || all(header::AUTHORIZATION.as_str()).find_map(|value| value.strip_prefix("Bearer "));
     match keys.next() {
-        Some(first) if keys.all(|key| key == first) => Ok(Some(first.to_owned())),
+        Some(first) if keys.all(|key| key == first) => Ok(Some(first)),
         Some(_) => {
             let what = "the request has different `X-API-Key` headers; send one";
             Err(RestError::new(StatusCode::UNAUTHORIZED, what))
         }
-        None => Ok(bearer().map(|key| key.trim().to_owned())),
+        None => Ok(bearer().map(str::trim)),
     }
 }
 

@@ -24,7 +24,7 @@ pub(super) struct Network {
     deny_out: Option<Vec<String>>,
     dns_servers: Option<Vec<Value>>,
     egress_proxy: Option<Value>,
-    mask_request_host: Option<String>,
+    pub(super) mask_request_host: Option<String>,
     https_ports: Option<Vec<Value>>,
     rules: Option<Value>,
     #[serde(rename = "allow_internet_access")]
@@ -52,7 +52,8 @@ impl Network {
             (some(&self.dns_servers), "custom name servers are"),
             (given(&self.egress_proxy), "egress proxies are"),
             (given(&self.rules), "request rewrite rules are"),
-            (self.mask_request_host.is_some(), "masked host names are"),
+            // The creation of a sandbox takes it out before.
+            (self.mask_request_host.is_some(), "masked host names of existing sandboxes are"),
             (some(&self.https_ports), "HTTPS ports are"),
         ] {
             if is_given {

@@ -10,7 +10,7 @@ use crate::sandbox_state::{auto_resumes, is_paused};
 /// Version of the daemon that clients may expect in a sandbox: everything up to, and not including,
 /// metadata of files (0.6.2) and entries in watch events (0.6.3). Clients refuse newer features by
 /// themselves.
-pub(super) const ENVD_VERSION: &str = "0.6.1";
+pub(super) const ENVD_VERSION: &str = "0.6.4";
 /// Required by the clients and without meaning.
 const CLIENT_ID: &str = "pandastack";
 /// Prefix of our own labels; clients do not see them.

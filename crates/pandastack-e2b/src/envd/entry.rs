@@ -4,6 +4,8 @@ use jiff::Timestamp;
 use pandastack_types::api::{FileEntry, FileKind};
 use serde_json::{Value, json};
 
+use super::metadata::Metadata;
+
 /// The entry of a file; none for devices, pipes and sockets, which clients do not know.
 pub(super) fn entry(file: &FileEntry) -> Option<Value> {
     let kind = match file.kind {
@@ -26,6 +28,9 @@ pub(super) fn entry(file: &FileEntry) -> Option<Value> {
     });
     if let Ok(at) = Timestamp::from_second(file.mtime) {
         entry["modifiedTime"] = at.to_string().into();
+    }
+    if let Some(metadata) = Metadata::from(file).shown() {
+        entry["metadata"] = metadata;
     }
     if let Some(target) = &file.link_target {
         entry["symlinkTarget"] = absolute_target(&file.path, target).into();
@@ -69,6 +74,15 @@ mod tests {
             };
             assert_eq!(entry(&link).unwrap()["symlinkTarget"], expected, "{target}");
         }
+    }
+
+    #[test]
+    fn metadata_is_what_clients_set() {
+        let mut file = FileEntry { path: "/a".to_owned(), ..FileEntry::default() };
+        assert!(entry(&file).unwrap().get("metadata").is_none());
+        file.xattrs =
+            [("user.e2b.author", "mish"), ("user.other", "x")].map(|(n, v)| (n.into(), v.into())).into();
+        assert_eq!(entry(&file).unwrap()["metadata"], json!({ "author": "mish" }));
     }
 
     #[test]

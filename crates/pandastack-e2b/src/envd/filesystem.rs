@@ -39,7 +39,7 @@ async fn read(session: &Session, request: Request) -> RpcResult<(PathRequest, St
     Ok((wanted, path, user))
 }
 
-async fn stat_file(session: &Session, path: &str) -> NativeResult<FileEntry> {
+pub(super) async fn stat_file(session: &Session, path: &str) -> NativeResult<FileEntry> {
     session.native.get(&paths::stat_file(&session.sandbox, path)).await
 }
 

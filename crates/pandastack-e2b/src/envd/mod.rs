@@ -14,6 +14,7 @@ mod entry;
 mod files;
 mod filesystem;
 mod follow;
+mod metadata;
 mod process;
 mod selector;
 mod upload;

@@ -10,6 +10,7 @@ use http::{HeaderMap, Method, StatusCode, header};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use super::metadata::Metadata;
 use crate::error::{RestError, RestResult};
 use crate::native_paths as paths;
 use crate::session::Session;
@@ -27,17 +28,19 @@ pub(super) async fn store(
     path: Option<&str>,
     request: Request,
 ) -> RestResult<Vec<Value>> {
+    let metadata = Metadata::of_upload(request.headers())?;
+    let to = Target { session, user, metadata: &metadata };
     let kind =
         request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if kind.starts_with("multipart/form-data") {
-        return store_parts(session, user, path, request).await;
+        return store_parts(&to, path, request).await;
     }
     let path = path.ok_or_else(|| RestError::bad_request("`path` is missing; give the path to write to"))?;
     let body = match encoding(request.headers())? {
         Encoding::Identity => request.into_body(),
         Encoding::Gzip => Body::from_stream(unpacked(request.into_body())),
     };
-    Ok(vec![put(session, user, path, body).await?])
+    Ok(vec![to.put(path, body).await?])
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,12 +86,7 @@ fn unpacked(body: Body) -> impl Stream<Item = std::io::Result<Bytes>> {
     })
 }
 
-async fn store_parts(
-    session: &Session,
-    user: &User,
-    path: Option<&str>,
-    mut request: Request,
-) -> RestResult<Vec<Value>> {
+async fn store_parts(to: &Target<'_>, path: Option<&str>, mut request: Request) -> RestResult<Vec<Value>> {
     // The native write has the limit of a file.
     DefaultBodyLimit::disable().apply(&mut request);
     let broken = |error: String| RestError::bad_request(format!("invalid form: {error}"));
@@ -123,7 +121,7 @@ async fn store_parts(
                 receiver,
                 |mut pieces| async move { Some((pieces.recv().await?, pieces)) },
             );
-        let (entry, ()) = tokio::join!(put(session, user, &target, Body::from_stream(pieces)), pump);
+        let (entry, ()) = tokio::join!(to.put(&target, Body::from_stream(pieces)), pump);
         stored.push(entry?);
     }
     match stored.is_empty() {
@@ -132,14 +130,29 @@ async fn store_parts(
     }
 }
 
-async fn put(session: &Session, user: &User, path: &str, body: Body) -> RestResult<Value> {
-    let path = user.absolute(path);
-    let uri = paths::file_of_user(&session.sandbox, &path, &user.name);
-    let request = http::Request::builder().method(Method::PUT).uri(uri);
-    let request = request.body(body).map_err(|error| RestError::bad_request(error.to_string()))?;
-    session.native.send(request).await?;
-    let name = path.rsplit('/').next().unwrap_or_default();
-    Ok(json!({ "path": path, "name": name, "type": "file" }))
+/// Where an upload goes, and the metadata of its files.
+struct Target<'a> {
+    session: &'a Session,
+    user: &'a User,
+    metadata: &'a Metadata,
+}
+
+impl Target<'_> {
+    /// Writes one file.
+    async fn put(&self, path: &str, body: Body) -> RestResult<Value> {
+        let path = self.user.absolute(path);
+        let uri = paths::file_of_user(&self.session.sandbox, &path, &self.user.name);
+        let request = http::Request::builder().method(Method::PUT).uri(uri);
+        let request = request.body(body).map_err(|error| RestError::bad_request(error.to_string()))?;
+        self.session.native.send(request).await?;
+        self.metadata.set(self.session, &path).await?;
+        let name = path.rsplit('/').next().unwrap_or_default();
+        let mut stored = json!({ "path": path, "name": name, "type": "file" });
+        if let Some(metadata) = self.metadata.shown() {
+            stored["metadata"] = metadata;
+        }
+        Ok(stored)
+    }
 }
 
 #[cfg(test)]

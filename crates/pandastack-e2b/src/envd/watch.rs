@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::connect::{self, Pace, sleep_until};
-use super::filesystem::check_directory;
+use super::entry::entry;
+use super::filesystem::{check_directory, stat_file};
 use crate::error::{RpcCode, RpcError, RpcResult};
 use crate::native_paths as paths;
 use crate::session::Session;
@@ -22,16 +23,21 @@ use crate::sse::Events;
 
 /// Request body of a watch.
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 pub(super) struct WatchRequest {
     path: String,
     recursive: bool,
+    /// Describe the file of each event.
+    #[serde(alias = "include_entry")]
+    include_entry: bool,
 }
 
 /// A started native watch, and its directory.
 pub(super) struct Watch {
     pub(super) events: Events,
     directory: String,
+    /// Describes the files of events, if the client wants that.
+    describe: Option<Session>,
 }
 
 impl Watch {
@@ -48,7 +54,10 @@ impl Watch {
         let mut events = Events::new(session.native.open(&path).await?.into_body());
         let broken = |why: String| RpcError::new(RpcCode::Unavailable, why);
         match events.next().await {
-            Ok(Some(_watching)) => Ok(Self { events, directory }),
+            Ok(Some(_watching)) => {
+                let describe = wanted.include_entry.then(|| session.clone());
+                Ok(Self { events, directory, describe })
+            }
             Ok(None) => Err(broken("the watch ended before it started".to_owned())),
             Err(error) => Err(broken(chain(&error))),
         }
@@ -64,9 +73,30 @@ impl Watch {
             return Err(broken(event.data["error"].as_str().unwrap_or("the watch failed").to_owned()));
         }
         let change = serde_json::from_value::<FileChange>(event.data);
-        Ok(Some(change.map_or_else(|_| Vec::new(), |change| translate(&self.directory, &change))))
+        let mut events = change.map_or_else(|_| Vec::new(), |change| translate(&self.directory, &change));
+        if let Some(session) = &self.describe {
+            for event in &mut events {
+                describe(session, &self.directory, event).await;
+            }
+        }
+        Ok(Some(events))
     }
 }
+
+/// Adds the file's entry to an event, unless the file is gone.
+async fn describe(session: &Session, directory: &str, event: &mut Value) {
+    if GONE.iter().any(|kind| event["type"] == *kind) {
+        return;
+    }
+    let path = format!("{directory}/{}", event["name"].as_str().unwrap_or_default());
+    let found = stat_file(session, &path).await.ok();
+    if let Some(entry) = found.as_ref().and_then(entry) {
+        event["entry"] = entry;
+    }
+}
+
+/// Events after which the file no longer has that name.
+const GONE: [&str; 2] = ["EVENT_TYPE_REMOVE", "EVENT_TYPE_RENAME"];
 
 fn translate(directory: &str, change: &FileChange) -> Vec<Value> {
     let named = |path: &str, kind: &str| {

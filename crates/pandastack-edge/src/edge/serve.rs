@@ -13,7 +13,7 @@ use crate::cookies;
 use crate::destination::Target;
 use crate::error::EdgeError;
 use crate::exchange::{Exchange, ExchangeError, FailedExchange, Resend, stopped};
-use crate::headers::{Client, is_ambiguous, to_guest, upgrade_of};
+use crate::headers::{Client, is_ambiguous, replace_host, to_guest, upgrade_of};
 use crate::limits::BODY_BYTES_MAX;
 use crate::route::Route;
 use crate::site::Site;
@@ -111,6 +111,9 @@ impl Edge {
         }
         let upgrade = upgrade_of(parts);
         to_guest(parts);
+        if let Some(host) = &route.host_header {
+            replace_host(parts, &host.for_port(target.port));
+        }
         let permit = match site.enter(route, &self.tasks, &self.stop).await {
             Ok(permit) => permit,
             Err(error) => return Err(FailedExchange::unsent(error, body)),

@@ -28,7 +28,12 @@ struct Loopback;
 #[async_trait]
 impl RouteSource for Loopback {
     async fn find(&self, _: &SandboxId) -> Result<Option<Route>, RouteUnavailable> {
-        Ok(Some(Route { to: Location::Fixed(LOOPBACK), visibility: Visibility::Unlisted, key: None }))
+        Ok(Some(Route {
+            to: Location::Fixed(LOOPBACK),
+            visibility: Visibility::Unlisted,
+            host_header: None,
+            key: None,
+        }))
     }
 }
 

@@ -1,11 +1,11 @@
 //! Writes the head of a request to a guest.
 
-use http::header::{CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING};
+use http::header::{CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
 use http::request::Parts;
 
 use super::lines::write_line;
 use super::send::Length;
-use crate::headers::Client;
+use crate::headers::{Client, client_host};
 
 /// Writes a request's head, with the headers that describe the client. The body's length comes from
 /// `length`, not from the headers.
@@ -27,7 +27,7 @@ pub(super) fn write_request(parts: &Parts, client: &Client, length: Length, out:
         Length::Known(length) => write_line("content-length", length.to_string().as_bytes(), out),
         Length::Chunked => write_line("transfer-encoding", b"chunked", out),
     }
-    client.write_lines(parts.headers.get(HOST).unwrap_or(&NO_HOST), out);
+    client.write_lines(client_host(parts).unwrap_or(&NO_HOST), out);
     out.extend_from_slice(b"\r\n");
 }
 
@@ -36,6 +36,7 @@ static NO_HOST: HeaderValue = HeaderValue::from_static("");
 #[cfg(test)]
 mod tests {
     use http::Request;
+    use http::header::HOST;
 
     use super::*;
 

@@ -77,6 +77,7 @@ async fn route(State(seen): State<Arc<Seen>>, Path(id): Path<String>) -> Respons
         incarnation: 7,
         visibility: Visibility::Private,
         preview_revision: 0,
+        host_header: None,
         closed: None,
     })
     .into_response()

@@ -7,9 +7,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::Router;
+use axum::http::HeaderMap;
+use axum::routing::any;
 use pandastack_edge::tls::Tls;
 use pandastack_edge::{AccessLog, Edge, Location, Route, RouteSource, RouteUnavailable, Server};
 use pandastack_types::SandboxId;
+use pandastack_types::host_header::HostHeader;
 use pandastack_types::preview::Visibility;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -20,15 +23,22 @@ pub const ID: &str = "3f2b0c1e-7d7f-4c58-9d0e-0d2b7a0f9a55";
 /// Everything here runs on loopback; an operation that takes this long hangs.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-struct OneSandbox;
+/// A sandbox whose programs see this `Host`.
+#[derive(Default)]
+pub struct OneSandbox(pub Option<HostHeader>);
 
 #[async_trait]
 impl RouteSource for OneSandbox {
     async fn find(&self, sandbox: &SandboxId) -> Result<Option<Route>, RouteUnavailable> {
         let to = Location::Fixed(IpAddr::V4(Ipv4Addr::LOCALHOST));
-        let route = Route { to, visibility: Visibility::Unlisted, key: None };
+        let route = Route { to, visibility: Visibility::Unlisted, host_header: self.0.clone(), key: None };
         Ok((sandbox.as_str() == ID).then_some(route))
     }
+}
+
+/// The API's name as a client gave it.
+async fn host_header(headers: HeaderMap) -> String {
+    headers.get("host").and_then(|host| host.to_str().ok()).unwrap_or("none").to_owned()
 }
 
 /// A running edge. Everything ends with it.
@@ -49,7 +59,7 @@ impl TestEdge {
     /// An edge with this timeout for a head, within a body, on an idle connection and for a client
     /// that does not read.
     pub async fn start_patient(wait: Duration) -> Self {
-        Self::start_with(Arc::new(OneSandbox), wait).await
+        Self::start_with(Arc::new(OneSandbox::default()), wait).await
     }
 
     pub async fn start_with(source: Arc<dyn RouteSource>, wait: Duration) -> Self {
@@ -63,13 +73,13 @@ impl TestEdge {
     }
 
     pub async fn start_tls(tls: Tls) -> Self {
-        Self::start_as(Arc::new(OneSandbox), |server| server.with_tls(Some(tls))).await
+        Self::start_as(Arc::new(OneSandbox::default()), |server| server.with_tls(Some(tls))).await
     }
 
     async fn start_as(source: Arc<dyn RouteSource>, finish: impl FnOnce(Server) -> Server) -> Self {
         let log = tempfile::NamedTempFile::new().unwrap();
         let edge = Edge::new(source, AccessLog::open(Some(log.path())).unwrap());
-        let api = Router::new().fallback(|| async { "the api" });
+        let api = Router::new().fallback(|| async { "the api" }).route("/host", any(host_header));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut tasks = JoinSet::new();

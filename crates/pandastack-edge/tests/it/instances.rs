@@ -28,6 +28,7 @@ impl RouteSource for ThreeMachines {
         Ok(place.map(|place| Route {
             to: Location::Fixed(IpAddr::V4(address(u8::try_from(place + 1).unwrap()))),
             visibility: Visibility::Unlisted,
+            host_header: None,
             key: None,
         }))
     }

@@ -17,7 +17,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 
-use crate::harness::{ID, TestEdge, get, host, read_until};
+use crate::harness::{ID, OneSandbox, PATIENCE, TestEdge, get, host, read_until};
 
 #[tokio::test]
 async fn the_host_name_or_headers_select_the_destination() {
@@ -184,6 +184,19 @@ async fn http2_requests_are_forwarded_as_http1() {
 }
 
 #[tokio::test]
+async fn the_api_knows_its_name_over_http2() {
+    let edge = TestEdge::start().await;
+    let stream = TokioIo::new(edge.connect().await);
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+    let driver = tokio::spawn(connection);
+    let request = http::Request::get("https://api.example.com:8443/host").body(Full::<Bytes>::default());
+    let answer = sender.send_request(request.unwrap()).await.unwrap();
+    assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "api.example.com:8443");
+    driver.abort();
+}
+
+#[tokio::test]
 async fn grpc_stays_http2_and_keeps_its_trailers() {
     let mut edge = TestEdge::start().await;
     let service = post(|request: Request| async move {
@@ -215,6 +228,33 @@ async fn grpc_stays_http2_and_keeps_its_trailers() {
         assert_eq!(collected.to_bytes(), "message");
     }
     assert_eq!(connections.load(Ordering::SeqCst), 1);
+    driver.abort();
+}
+
+#[tokio::test]
+async fn programs_see_the_host_header_of_their_sandbox() {
+    let header = "localhost:${PORT}".parse().unwrap();
+    let mut edge = TestEdge::start_with(Arc::new(OneSandbox(Some(header))), PATIENCE).await;
+    let seen = any(|request: Request| async move {
+        let authority = request.uri().authority().map(ToString::to_string);
+        let header = |name| request.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
+        let [client, forwarded] = ["x-forwarded-host", "forwarded"].map(|name| header(name).unwrap());
+        format!("{} for {client}, {forwarded}", header("host").or(authority).unwrap())
+    });
+    let (port, _) = edge.upstream(Router::new().fallback(seen)).await;
+    let name = host(port);
+    let expected = format!("localhost:{port} for {name}, for=127.0.0.1;host=\"{name}\";proto=http");
+    assert!(edge.raw(&get(port, "/")).await.ends_with(&expected), "{}", edge.raw(&get(port, "/")).await);
+
+    let stream = TokioIo::new(edge.connect().await);
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+    let driver = tokio::spawn(connection);
+    for kind in ["text/plain", "application/grpc"] {
+        let request = http::Request::post(format!("http://{name}/")).header("content-type", kind);
+        let answer = sender.send_request(request.body(Full::<Bytes>::default()).unwrap()).await.unwrap();
+        assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), expected, "{kind}");
+    }
     driver.abort();
 }
 

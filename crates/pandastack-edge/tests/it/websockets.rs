@@ -75,7 +75,7 @@ async fn open_grant(mut request: Request, hold: Arc<Notify>, drained: Arc<Notify
 impl RouteSource for Agent {
     async fn find(&self, _: &SandboxId) -> Result<Option<Route>, RouteUnavailable> {
         let to = Location::Sandbox { agent: self.client.clone(), incarnation: 1 };
-        Ok(Some(Route { to, visibility: Visibility::Unlisted, key: None }))
+        Ok(Some(Route { to, visibility: Visibility::Unlisted, host_header: None, key: None }))
     }
 }
 

@@ -1,5 +1,7 @@
 //! Files.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::RawPath;
@@ -48,6 +50,9 @@ pub struct FileEntry {
     /// Name of the group, if `/etc/group` has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
+    /// Extended attributes `user.*` whose values are text.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub xattrs: BTreeMap<String, String>,
 }
 
 /// Read a file.

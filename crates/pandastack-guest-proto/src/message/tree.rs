@@ -1,10 +1,12 @@
 //! Trees of files: walking, searching, copying, packing, watching.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::RawPath;
 
-/// Change a file's owner and permissions.
+/// Change a file's owner, permissions and extended attributes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileAttributes {
     /// The file; links are followed, except below a directory.
@@ -21,6 +23,9 @@ pub struct FileAttributes {
     /// Include everything below a directory. Links below are not changed.
     #[serde(default, skip_serializing_if = "super::is_false")]
     pub recursive: bool,
+    /// Extended attributes `user.*` of the file itself; none for those to remove.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub xattrs: BTreeMap<String, Option<String>>,
 }
 
 /// Walk a directory: [`super::Event::Entries`] pages with `path`, then [`super::Event::WalkEnded`]. Links are not

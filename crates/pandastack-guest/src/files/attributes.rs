@@ -1,4 +1,4 @@
-//! Permissions and owners.
+//! Permissions, owners and extended attributes.
 
 use std::fs::Permissions;
 use std::io;
@@ -12,6 +12,7 @@ use super::errors::refusal;
 use super::names::Names;
 use super::source::{Source, Step};
 use super::walk::{STEP_ENTRIES, Walker};
+use super::xattrs;
 
 /// A change of attributes in progress.
 #[derive(Debug)]
@@ -34,7 +35,7 @@ impl AttributesSource {
     }
 
     fn open(&self) -> Result<(RequestedAttributes, Option<Walker>), ErrorBody> {
-        let FileAttributes { path, mode, user, group, recursive } = &self.request;
+        let FileAttributes { path, mode, user, group, recursive, xattrs } = &self.request;
         let path = absolute(path)?;
         let names = Names::read(&self.root);
         let wanted = RequestedAttributes {
@@ -42,7 +43,9 @@ impl AttributesSource {
             uid: user.as_deref().map(|user| names.uid(user)).transpose()?,
             gid: group.as_deref().map(|group| names.gid(group)).transpose()?,
         };
+        let wanted_xattrs = xattrs::Changes::check(xattrs)?;
         wanted.apply(&path, false).map_err(|error| refusal("change", &path, &error))?;
+        wanted_xattrs.apply(&path)?;
         let walker = (*recursive && path.is_dir()).then(|| Walker::open(&path, None)).transpose();
         Ok((wanted, walker.map_err(|error| refusal("list", &path, &error))?))
     }

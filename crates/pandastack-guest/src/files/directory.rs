@@ -1,5 +1,6 @@
 //! File operations other than reading and writing contents.
 
+use std::collections::BTreeMap;
 use std::fs::{DirBuilder, Metadata, ReadDir};
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
@@ -13,12 +14,15 @@ use super::errors::refusal;
 use super::names::Names;
 use super::source::{Source, Step};
 use super::write::{DIRECTORY_MODE_DEFAULT, make_parents};
+use super::xattrs;
 use crate::process::User;
 
 /// A page is sent when it may have grown to this many bytes of JSON; one more entry still fits in a frame.
 pub(super) const PAGE_BYTES: usize = 32 * 1024;
 /// Worst growth of a byte in JSON (`\u0001`).
 pub(super) const JSON_GROWTH_MAX: usize = 6;
+/// Quotes and separators of an extended attribute in JSON.
+const XATTR_BYTES: usize = 6;
 /// The fixed part of an entry in JSON.
 const ENTRY_BYTES: usize = 200;
 
@@ -43,6 +47,8 @@ pub(super) fn describe(path: &Path, meta: &Metadata) -> FileEntry {
         path: None,
         owner: None,
         group: None,
+        // A link has none of this kind.
+        xattrs: if kind == FileKind::Symlink { BTreeMap::new() } else { xattrs::texts(path) },
     }
 }
 
@@ -57,7 +63,8 @@ pub(super) fn entry_bytes(entry: &FileEntry) -> usize {
         + entry.target.as_ref().map_or(0, |target| target.as_bytes().len())
         + entry.path.as_ref().map_or(0, |path| path.as_bytes().len())
         + entry.owner.as_ref().map_or(0, String::len)
-        + entry.group.as_ref().map_or(0, String::len);
+        + entry.group.as_ref().map_or(0, String::len)
+        + entry.xattrs.iter().map(|(name, value)| name.len() + value.len() + XATTR_BYTES).sum::<usize>();
     ENTRY_BYTES + text * JSON_GROWTH_MAX
 }
 

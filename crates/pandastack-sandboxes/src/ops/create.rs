@@ -377,6 +377,7 @@ fn new_record(
         keep_on_timeout: request.keep_on_timeout.unwrap_or_default(),
         network: request.network.clone().unwrap_or_default(),
         visibility: request.visibility.unwrap_or_default(),
+        host_header: request.host_header.clone(),
         ..defaults
     };
     SandboxRecord {

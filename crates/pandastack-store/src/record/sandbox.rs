@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use pandastack_types::agent_api::Usage;
 use pandastack_types::api::{AttachedVolume, Checkpoints, Keep, Metadata, OnTimeout};
+use pandastack_types::host_header::HostHeader;
 use pandastack_types::network::NetworkPolicy;
 use pandastack_types::preview::Visibility;
 use pandastack_types::{HostId, Owner, Residency, SandboxId, SandboxState, SnapshotId, TreeId, WorkspaceId};
@@ -113,6 +114,8 @@ pub struct SandboxSpecRecord {
     pub visibility: Visibility,
     /// Number of times the credentials of its previews were revoked.
     pub preview_revision: u64,
+    /// `Host` header of requests to its ports, if it is not the client's.
+    pub host_header: Option<HostHeader>,
     /// Attached volumes, in order of their slots in the machine.
     pub volumes: Vec<AttachedVolume>,
 }
@@ -153,6 +156,7 @@ impl Default for SandboxSpecRecord {
             egress_denied: 0,
             visibility: Visibility::default(),
             preview_revision: 0,
+            host_header: None,
             volumes: Vec::new(),
         }
     }

@@ -17,6 +17,9 @@ pub struct EdgeRoute {
     pub visibility: crate::preview::Visibility,
     /// Number of times the credentials of its previews were revoked.
     pub preview_revision: u64,
+    /// `Host` header of requests to its ports, if it is not the client's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_header: Option<crate::host_header::HostHeader>,
     /// Reason why the sandbox may not be reached, if so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed: Option<String>,

@@ -1,5 +1,7 @@
 //! Files and trees of files.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -55,6 +57,9 @@ pub struct FileEntry {
     /// Target of a symbolic link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link_target: Option<String>,
+    /// Extended attributes whose names begin with `user.` and whose values are text.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub xattrs: BTreeMap<String, String>,
 }
 
 /// Response of `GET /v1/sandboxes/{id}/fs/dir` and `.../fs/find`.
@@ -115,6 +120,9 @@ pub struct SetAttributes {
     /// Also change everything below a directory.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub recursive: bool,
+    /// Extended attributes of the file itself to set; `null` removes one. Names begin with `user.`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub xattrs: BTreeMap<String, Option<String>>,
 }
 
 /// A matching line.

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::SandboxId;
+use crate::host_header::HostHeader;
 use crate::preview::Visibility;
 
 /// Response of `GET /v1/sandboxes/{id}/preview`.
@@ -12,6 +13,9 @@ use crate::preview::Visibility;
 pub struct Preview {
     /// Visibility of the sandbox's ports.
     pub visibility: Visibility,
+    /// `Host` header of requests to the ports, if it is not the name that the client used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_header: Option<HostHeader>,
     /// Token that opens the ports of a private sandbox, sent in the header `x-pandastack-preview-token`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{AttachVolume, AttachedVolume};
+use crate::host_header::HostHeader;
 use crate::network::NetworkPolicy;
 use crate::preview::Visibility;
 use crate::{HostId, Residency, SandboxId, SandboxState, SnapshotId, WorkspaceId};
@@ -70,6 +71,10 @@ pub struct CreateSandbox {
     /// Visibility of the sandbox's ports. Default: `unlisted`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub visibility: Option<Visibility>,
+    /// `Host` header of requests to the sandbox's ports, for programs that refuse names they do not know.
+    /// `${PORT}` is the port. Default: the name that the client used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_header: Option<HostHeader>,
     /// Volumes to mount, at most 4.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volumes: Option<Vec<AttachVolume>>,

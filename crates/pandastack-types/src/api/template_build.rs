@@ -131,6 +131,9 @@ pub struct BuildCopy {
     /// Octal permissions of everything that is copied. Default: those of the files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
+    /// Copy a source that is a symbolic link as a link, instead of what it leads to.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep_links: bool,
     /// Run this step and the next ones without the cache.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_cache: bool,

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Result, anyhow};
 use jiff::{SignedDuration, Timestamp};
 use pandastack_types::api::{CreateToken, Role, RotateToken, Scope};
+use pandastack_types::api_key;
 
 use super::each::each;
 use super::runtime::with_client;
@@ -70,9 +71,31 @@ pub struct Create {
     /// Network that the key may be used from, such as 10.1.0.0/16; can be repeated [default: any]
     #[arg(long, value_name = "CIDR")]
     allow_from: Vec<String>,
+    /// Form of the printed key: `e2b` for clients of E2B that refuse keys of another form
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
     /// Workspace of the key; needs an operator key [default: the workspace of the key in use]
     #[arg(long, value_name = "NAME")]
     workspace: Option<String>,
+}
+
+/// How a new key is printed.
+#[derive(Debug, Clone, Copy, Default, clap::ValueEnum)]
+enum Format {
+    #[default]
+    Pandastack,
+    E2b,
+}
+
+impl Format {
+    fn apply(self, key: String) -> Result<String> {
+        match self {
+            Format::Pandastack => Ok(key),
+            Format::E2b => {
+                api_key::for_e2b(&key).ok_or_else(|| anyhow!("the server created a key of an unknown form"))
+            }
+        }
+    }
 }
 
 /// A duration with one unit: `90s`, `15m`, `12h` or `30d`.
@@ -115,7 +138,8 @@ impl Command {
                         expires_at: create.expires,
                         allow_from: create.allow_from,
                     };
-                    let created = client.create_token(workspace.as_deref(), &request).await?;
+                    let mut created = client.create_token(workspace.as_deref(), &request).await?;
+                    created.token = create.format.apply(created.token)?;
                     output.value(&created, |created| created.token.clone())?;
                     output.note("save this key now: it is not shown again");
                 }

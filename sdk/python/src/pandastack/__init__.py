@@ -88,14 +88,11 @@ from .account_models import (
     Token,
     WorkspaceInfo,
 )
+from .file_models import FileChange, FileContent, FileInfo, GrepMatch, WriteResult
 from .models import (
     Checkpoints,
     ExecChunk,
     ExecResult,
-    FileChange,
-    FileContent,
-    FileInfo,
-    GrepMatch,
     Lifecycle,
     Lineage,
     NetworkPolicy,
@@ -110,7 +107,6 @@ from .models import (
     SnapshotInfo,
     Template,
     Usage,
-    WriteResult,
 )
 from .recipe import TemplateRecipe
 from .schedule_models import NextRuns, Schedule, ScheduleRun, command_target, http_target, rebuild_target

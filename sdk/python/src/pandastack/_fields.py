@@ -38,6 +38,14 @@ def optional_text(data: Mapping[str, Any], name: str) -> Optional[str]:
     return value if isinstance(value, str) else None
 
 
+def text_map(data: Mapping[str, Any], name: str) -> Dict[str, str]:
+    """The names and values of an object of an answer, without values that are not strings."""
+    value = data.get(name)
+    if not isinstance(value, dict):
+        return {}
+    return {key: text for key, text in value.items() if isinstance(text, str)}
+
+
 def integer(data: Mapping[str, Any], name: str, default: int = 0) -> int:
     """An integer of an answer, or ``default``."""
     value = optional_integer(data, name)

@@ -7,6 +7,7 @@ use pandastack_client::Client;
 use pandastack_types::api::{
     AttachVolume, Checkpoints, CreateSandbox, OnTimeout, RequiredIsolation, Sandbox,
 };
+use pandastack_types::host_header::HostHeader;
 use pandastack_types::limits::CHECKPOINTS_KEPT_DEFAULT;
 use pandastack_types::preview::Visibility;
 
@@ -65,6 +66,9 @@ pub struct Args {
     /// Visibility of the sandbox's ports [default: from the workspace]
     #[arg(long, value_name = "unlisted|private|off")]
     visibility: Option<Visibility>,
+    /// `Host` header of requests to its ports, such as 'localhost:${PORT}' [default: the client's]
+    #[arg(long, value_name = "NAME[:PORT]")]
+    host_header: Option<HostHeader>,
     /// Required isolation; `hardware` excludes hosts that use emulation
     #[arg(long, value_name = "any|hardware")]
     isolation: Option<RequiredIsolation>,
@@ -113,6 +117,7 @@ pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode
         keep_on_timeout: None,
         network: args.network.policy()?,
         visibility: args.visibility,
+        host_header: args.host_header,
         volumes: (!args.volume.is_empty()).then_some(args.volume),
         isolation: args.isolation,
     };

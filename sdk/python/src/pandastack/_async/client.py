@@ -237,6 +237,7 @@ class AsyncSandboxesAPI:
         checkpoints: Optional[Checkpoints] = None,
         network: Union[NetworkPolicy, Egress, None] = None,
         visibility: Optional[Visibility] = None,
+        host_header: Optional[str] = None,
         isolation: Optional[RequiredIsolation] = None,
     ) -> AsyncSandbox:
         """Create a sandbox from a template, or from ``from_snapshot``. It is ready when this returns.
@@ -247,8 +248,9 @@ class AsyncSandboxesAPI:
         ``on_timeout="hibernate"``; a ``persistent`` one has no such end. Persistent ones, and those that were
         given ``idle_timeout_seconds``, sleep after that long without use. With ``checkpoints`` the platform
         takes snapshots by itself, to ``rollback`` to. ``network`` says what it may reach: ``"none"``, ``"all"``, or
-        lists such as ``{"allow": ["*.example.com"]}``; ``visibility`` is that of its ports. ``volumes`` are mounted
-        in it: ``[{"name": "data", "path": "/data", "read_only": False}]``. ``cpu`` and ``memory_mb``
+        lists such as ``{"allow": ["*.example.com"]}``; ``visibility`` is that of its ports, and
+        ``host_header`` the ``Host`` that their programs see, such as ``"localhost:${PORT}"``. ``volumes``
+        are mounted in it: ``[{"name": "data", "path": "/data", "read_only": False}]``. ``cpu`` and ``memory_mb``
         (steps of 128) may differ from the template's; the first sandbox of a size waits until that is baked. One
         ``from_snapshot`` has the snapshot's. ``isolation="hardware"`` refuses hosts that emulate processors.
         """
@@ -268,6 +270,7 @@ class AsyncSandboxesAPI:
             checkpoints=None if checkpoints is None else dict(checkpoints),
             network=None if network is None else network_body(network),
             visibility=visibility,
+            host_header=host_header,
             isolation=isolation,
         )
         call = _wire.create("/sandboxes", body, seconds_max=_wire.CREATE_SECONDS_MAX)

@@ -9,7 +9,7 @@ from typing import Any, AsyncIterator, BinaryIO, Callable, Dict, List, Optional,
 from .._check import checked
 from .. import _archive, _wire
 from ..errors import BadRequestError, NotFoundError, ServerError
-from ..models import FileChange, FileContent, FileInfo, GrepMatch, WriteResult
+from ..file_models import FileChange, FileContent, FileInfo, GrepMatch, WriteResult
 from ._io import invoke, run_blocking
 from .exec_stream import server_events
 from .transport import AsyncTransport

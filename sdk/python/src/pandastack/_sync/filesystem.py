@@ -10,7 +10,7 @@ from typing import Any, Iterator, BinaryIO, Callable, Dict, List, Optional, Tupl
 from .._check import checked
 from .. import _archive, _wire
 from ..errors import BadRequestError, NotFoundError, ServerError
-from ..models import FileChange, FileContent, FileInfo, GrepMatch, WriteResult
+from ..file_models import FileChange, FileContent, FileInfo, GrepMatch, WriteResult
 from ._io import invoke, run_blocking
 from .exec_stream import server_events
 from .transport import Transport
