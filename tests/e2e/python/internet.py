@@ -6,13 +6,14 @@ Nothing leaves the machine: the host reaches it by a route of its own, which goe
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from types import TracebackType
-from typing import Optional, Type
+from typing import Dict, Optional, Type
 
 from platform_process import wait_until
 
@@ -82,12 +83,16 @@ def told():
 def echo(client):
     while chunk := client.recv(4096): client.sendall(chunk)
 
+statuses = json.loads(sys.argv[3])
+
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     def log_message(self, *_): pass
     def do_GET(self):
-        body = ("hello " + self.headers.get("Host", "")).encode()
-        self.send_response(200); self.send_header("Content-Length", str(len(body))); self.end_headers()
+        host = self.headers.get("Host", "")
+        status = statuses.get(host, 200)
+        body = b"" if status == 204 else f"hello {host}".encode()
+        self.send_response(status); self.send_header("Content-Length", str(len(body))); self.end_headers()
         self.wfile.write(body)
 
 web = ThreadingHTTPServer(("0.0.0.0", 80), Handler)
@@ -107,7 +112,14 @@ def ip(*words: str) -> None:
 
 
 class InternetInABox:
-    """`with InternetInABox():` the addresses above answer."""
+    """`with InternetInABox():` the addresses above answer.
+
+    `hosts` are further ones, names or addresses, each with the HTTP status that it answers with. `certificate` is
+    that of the servers.
+    """
+
+    def __init__(self, hosts: Optional[Dict[str, int]] = None, certificate: Optional[Path] = None) -> None:
+        self.hosts, self.certificate = hosts or {}, certificate
 
     def __enter__(self) -> "InternetInABox":
         try:
@@ -120,12 +132,8 @@ class InternetInABox:
 
     def _open(self) -> None:
         self.directory = tempfile.TemporaryDirectory(prefix="pandastack-e2e-")
-        certificate = Path(self.directory.name) / "server.pem"
-        subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=e2e",
-             "-keyout", str(certificate), "-out", f"{certificate}.crt"], check=True, capture_output=True,
-        )
-        certificate.write_text(certificate.read_text() + Path(f"{certificate}.crt").read_text())
+        certificate = self.certificate or self._certificate()
+        addresses = [host for host in self.hosts if host.replace(".", "").isdigit()]
         ip("netns", "add", NAMESPACE)
         ip("link", "add", LINK, "type", "veth", "peer", "name", "world", "netns", NAMESPACE)
         ip("address", "add", f"{HOST}/24", "dev", LINK)
@@ -137,20 +145,31 @@ class InternetInABox:
             ("address", "add", f"{METADATA}/32", "dev", "world"),
             ("address", "add", f"{PRIVATE}/32", "dev", "world"),
             ("address", "add", f"{BEYOND}/32", "dev", "world"),
+            *(("address", "add", f"{address}/32", "dev", "world") for address in addresses),
             ("link", "set", "world", "up"),
         ):
             ip("-n", NAMESPACE, *words)
         # Beside the way to a metadata service of this host's own, if it has one.
-        for address in (METADATA, PRIVATE, BEYOND):
+        for address in (METADATA, PRIVATE, BEYOND, *addresses):
             ip("route", "add", f"{address}/32", "dev", LINK, "src", HOST, "metric", "1")
         self.servers = subprocess.Popen(
-            ["ip", "netns", "exec", NAMESPACE, sys.executable, "-c", SERVERS, str(certificate), self.directory.name],
+            ["ip", "netns", "exec", NAMESPACE, sys.executable, "-c", SERVERS, str(certificate), self.directory.name,
+             json.dumps(self.hosts)],
             stdout=subprocess.PIPE, text=True,
         )
         assert self.servers.stdout is not None and self.servers.stdout.readline() == "ready\n"
         reaches = lambda: subprocess.run(["ping", "-c1", "-W1", SERVER], capture_output=True).returncode == 0
         if Path("/usr/bin/ping").exists() or Path("/bin/ping").exists():
             wait_until("the small internet answers", reaches, 30)
+
+    def _certificate(self) -> Path:
+        certificate = Path(self.directory.name) / "server.pem"
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=e2e",
+             "-keyout", str(certificate), "-out", f"{certificate}.crt"], check=True, capture_output=True,
+        )
+        certificate.write_text(certificate.read_text() + Path(f"{certificate}.crt").read_text())
+        return certificate
 
     def publish_text(self, name: str, value: str) -> None:
         """Gives a name a TXT record."""
