@@ -1,4 +1,4 @@
-//! Connections to an agent, over a unix socket or TCP.
+//! Connections to an agent, over a unix socket, TCP, or mutual TLS.
 
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -9,6 +9,7 @@ use futures::future::BoxFuture;
 use http::Uri;
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
+use pandastack_fleet::HostDialer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -17,33 +18,51 @@ const CONNECT_WAIT: Duration = Duration::from_secs(3);
 
 /// The address of an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Connector {
+pub(crate) enum Address {
     Unix(PathBuf),
     Tcp(String),
+    Tls(String),
 }
 
-impl Connector {
+impl Address {
     pub(crate) fn parse(address: &str) -> Option<Self> {
         if let Some(path) = address.strip_prefix("unix:") {
             return path.starts_with('/').then(|| Self::Unix(path.into()));
         }
-        let authority = address.strip_prefix("http://")?.trim_end_matches('/');
+        let (authority, kind) = match address.strip_prefix("https://") {
+            Some(authority) => (authority, Self::Tls as fn(String) -> Self),
+            None => (address.strip_prefix("http://")?, Self::Tcp as fn(String) -> Self),
+        };
+        let authority = authority.trim_end_matches('/');
         let uri: Uri = format!("http://{authority}").parse().ok()?;
         uri.port_u16()?;
-        Some(Self::Tcp(authority.to_owned()))
+        Some(kind(authority.to_owned()))
     }
+}
 
+/// Connects to one agent.
+#[derive(Clone)]
+pub(crate) enum Connector {
+    Unix(PathBuf),
+    Tcp(String),
+    Tls(String, HostDialer),
+}
+
+impl Connector {
     async fn connect(self) -> std::io::Result<AgentStream> {
         let stream: Box<dyn Stream> = match self {
             Connector::Unix(path) => Box::new(UnixStream::connect(path).await?),
-            Connector::Tcp(authority) => {
-                let stream = TcpStream::connect(authority).await?;
-                stream.set_nodelay(true)?;
-                Box::new(stream)
-            }
+            Connector::Tcp(authority) => Box::new(dial(authority).await?),
+            Connector::Tls(authority, host) => Box::new(host.shake_hands(dial(authority).await?).await?),
         };
         Ok(AgentStream(TokioIo::new(stream)))
     }
+}
+
+async fn dial(authority: String) -> std::io::Result<TcpStream> {
+    let stream = TcpStream::connect(authority).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
 impl tower::Service<Uri> for Connector {
@@ -123,16 +142,18 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(address: &str, expect: Option<Connector>) {
-        assert_eq!(Connector::parse(address), expect, "{address:?}");
+    fn check(address: &str, expect: Option<Address>) {
+        assert_eq!(Address::parse(address), expect, "{address:?}");
     }
 
     #[test]
     fn addresses_are_unix_paths_or_host_and_port() {
-        check("unix:/run/agent.sock", Some(Connector::Unix("/run/agent.sock".into())));
+        check("unix:/run/agent.sock", Some(Address::Unix("/run/agent.sock".into())));
         check("unix:agent.sock", None);
-        check("http://10.0.0.7:7070", Some(Connector::Tcp("10.0.0.7:7070".into())));
-        check("http://10.0.0.7:7070/", Some(Connector::Tcp("10.0.0.7:7070".into())));
+        check("http://10.0.0.7:7070", Some(Address::Tcp("10.0.0.7:7070".into())));
+        check("http://10.0.0.7:7070/", Some(Address::Tcp("10.0.0.7:7070".into())));
+        check("https://10.0.0.7:7070", Some(Address::Tls("10.0.0.7:7070".into())));
+        check("https://10.0.0.7", None);
         check("http://10.0.0.7", None);
         check("10.0.0.7:7070", None);
         check("", None);

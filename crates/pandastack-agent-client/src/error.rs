@@ -67,7 +67,7 @@ pub enum AgentError {
     #[error("the body is larger than {} bytes", pandastack_types::limits::FILE_BODY_BYTES_MAX)]
     BodyTooLarge,
     /// The host reported an address that cannot be used.
-    #[error("host `{host}` reported the address `{address}`; expected unix:/path or http://address:port")]
+    #[error("host `{host}` reported the address `{address}`; expected unix:/path or https://address:port")]
     Address {
         /// The host.
         host: HostId,

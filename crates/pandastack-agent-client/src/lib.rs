@@ -1,14 +1,15 @@
-//! A client of a host's agent, over a Unix socket or TCP.
+//! A client of a host's agent, over a Unix socket, TCP, or mutual TLS.
 //!
 //! Calls are described by [`pandastack_types::agent_api::endpoints`]: [`AgentClient::call`] for
 //! calls that return a value, [`AgentClient::stream`] for calls that return bytes or events,
 //! [`AgentClient::upgrade`] for calls that turn the connection into a bidirectional stream, and
 //! [`AgentClient::pass_through`] for a client's request that is forwarded.
 //!
-//! Every request is signed and goes over a pooled connection that is kept alive, so a call costs no
-//! connection setup. Nothing is ever sent twice: the pool repeats a request only if not a byte of
-//! it was written. Dropping the returned future or response body closes the connection, which is
-//! how the agent learns that a client went away.
+//! Every request goes over a pooled connection that is kept alive, so a call costs no connection setup. Over
+//! TLS both sides know each other by their certificates; elsewhere, requests are signed with the join secret.
+//! Nothing is ever sent twice: the pool repeats a request only if not a byte of it was written. Dropping the
+//! returned future or response body closes the connection, which is how the agent learns that a client went
+//! away.
 
 #![forbid(unsafe_code)]
 
@@ -31,6 +32,7 @@ use hyper::upgrade::Upgraded;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use jiff::Timestamp;
+use pandastack_fleet::Dialer;
 use pandastack_types::agent_api::{
     Empty, Endpoint, INCARNATION_HEADER, JsonResponse, LAST_EVENT_ID_HEADER, PassThrough, Protocol,
     StreamResponse, Upgrade,
@@ -39,7 +41,7 @@ use pandastack_types::link::{Direction, LINK_HEADER, LinkKey};
 use pandastack_types::{ErrorBody, HostId};
 
 pub use crate::body::RequestBody;
-use crate::connector::Connector;
+use crate::connector::{Address, Connector};
 pub use crate::error::AgentError;
 use crate::error::Cause;
 use crate::request_id::REQUEST_ID;
@@ -52,11 +54,32 @@ const ANSWER_BYTES_MAX: usize = 12 * pandastack_types::limits::OWN_OUTPUT_BYTES_
 /// Largest error body read from an agent.
 const ERROR_BYTES_MAX: usize = 64 * 1024;
 
+/// What this process has to call agents: the join secret, a certificate, or both.
+#[derive(Clone)]
+pub struct AgentLink {
+    secret: Option<LinkKey>,
+    dialer: Option<Dialer>,
+}
+
+impl AgentLink {
+    /// Calls agents with a certificate over TLS, and others with the secret.
+    pub fn new(secret: Option<LinkKey>, dialer: Option<Dialer>) -> Self {
+        Self { secret, dialer }
+    }
+}
+
+impl From<LinkKey> for AgentLink {
+    fn from(secret: LinkKey) -> Self {
+        Self { secret: Some(secret), dialer: None }
+    }
+}
+
 /// A client of one agent. Clones share the connections.
 #[derive(Clone)]
 pub struct AgentClient {
     host: HostId,
-    key: LinkKey,
+    /// Signs requests; `None` over TLS.
+    key: Option<LinkKey>,
     http: Client<Connector, Body>,
     local: bool,
 }
@@ -110,9 +133,21 @@ pub type ResponseOf<E> = <<E as Endpoint>::Response as JsonResponse>::Value;
 
 impl AgentClient {
     /// A client of the agent at an address of the form that agents report. Connects when first used.
-    pub fn new(host: HostId, address: &str, key: LinkKey) -> Result<Self, AgentError> {
-        let Some(connector) = Connector::parse(address) else {
-            return Err(AgentError::Address { host, address: address.chars().take(200).collect() });
+    pub fn new(host: HostId, address: &str, link: impl Into<AgentLink>) -> Result<Self, AgentError> {
+        let AgentLink { secret, dialer } = link.into();
+        let wrong =
+            || AgentError::Address { host: host.clone(), address: address.chars().take(200).collect() };
+        let unusable = |source: Cause| AgentError::Unreachable { host: host.clone(), source: Some(source) };
+        let secret =
+            || secret.ok_or_else(|| unusable("it has no certificate; join it to this installation".into()));
+        let (connector, key) = match Address::parse(address).ok_or_else(wrong)? {
+            Address::Unix(path) => (Connector::Unix(path), Some(secret()?)),
+            Address::Tcp(authority) => (Connector::Tcp(authority), Some(secret()?)),
+            Address::Tls(authority) => {
+                let dialer = dialer.ok_or_else(|| unusable("this process has no certificate".into()))?;
+                let dialer = dialer.to(&host).map_err(|error| unusable(error.into()))?;
+                (Connector::Tls(authority, dialer), None)
+            }
         };
         let local = matches!(connector, Connector::Unix(_));
         let http = Client::builder(TokioExecutor::new())
@@ -205,14 +240,16 @@ impl AgentClient {
         incarnation: Option<u64>,
     ) -> Result<Response<Incoming>, AgentError> {
         let target = request.uri().path_and_query().map_or("/", |target| target.as_str()).to_owned();
-        let now = Timestamp::now().as_second();
-        let signature =
-            self.key.sign(Direction::ControlToAgent, &self.host, request.method().as_str(), &target, now);
-        let signature = HeaderValue::from_str(&signature).map_err(|error| self.invalid_request(error))?;
         // One client has one address, so the authority only has to be constant for the pool to work.
         *request.uri_mut() =
             format!("http://agent{target}").parse::<Uri>().map_err(|error| self.invalid_request(error))?;
-        request.headers_mut().insert(LINK_HEADER, signature);
+        if let Some(key) = &self.key {
+            let now = Timestamp::now().as_second();
+            let signature =
+                key.sign(Direction::ControlToAgent, &self.host, request.method().as_str(), &target, now);
+            let signature = HeaderValue::from_str(&signature).map_err(|error| self.invalid_request(error))?;
+            request.headers_mut().insert(LINK_HEADER, signature);
+        }
         if let Some(id) = request_id::current() {
             request.headers_mut().insert(REQUEST_ID, id);
         }

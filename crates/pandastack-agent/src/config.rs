@@ -5,26 +5,17 @@ use std::path::PathBuf;
 
 use pandastack_types::HostId;
 use pandastack_types::guests::GuestSettings;
-use pandastack_types::link::LinkKey;
 use pandastack_types::network::{Cidr, Mail};
+
+use crate::link::LinkCredentials;
 
 /// The address on which an agent listens for control.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Listen {
     /// A unix socket, for one box.
     Unix(PathBuf),
-    /// An address on a private network, for a fleet.
+    /// An address that control can reach from another machine.
     Tcp(SocketAddr),
-}
-
-impl Listen {
-    /// The address as agents report it and control dials it.
-    pub fn address(&self) -> String {
-        match self {
-            Listen::Unix(path) => format!("unix:{}", path.display()),
-            Listen::Tcp(address) => format!("http://{address}"),
-        }
-    }
 }
 
 /// The configured engine.
@@ -52,17 +43,20 @@ pub struct AgentConfig {
     pub runtime_dir: PathBuf,
     /// Built images and kernels, shared by every agent of the box.
     pub cache_dir: PathBuf,
-    /// Address at which control reaches this agent.
+    /// Address at which this agent listens for control.
     pub listen: Listen,
+    /// Address and port at which control reaches it, where that differs.
+    pub advertise: Option<String>,
     /// User and group of control, which may use the socket; `None` for this process's own.
     pub socket_owner: Option<(u32, u32)>,
-    /// Address at which this agent reaches control: `unix:/path` or `http://address:port`.
+    /// Address at which this agent reaches control: `unix:/path`, or `https://address:port` with a
+    /// certificate.
     pub control: String,
     /// Time that an idle sandbox stays stopped in memory before it is written to disk; zero writes
     /// it at once.
     pub light_sleep: std::time::Duration,
-    /// The join secret.
-    pub link: LinkKey,
+    /// Proof of this host's identity.
+    pub link: LinkCredentials,
     /// Engine.
     pub engine: EngineChoice,
     /// Network of this host's slots, such as `10.201.0.0/16`.

@@ -34,7 +34,7 @@ const CONTROL_RETRY: Duration = Duration::from_millis(250);
 /// Passes connections on until the agent stops.
 pub(crate) async fn run(host: Arc<Host>) {
     let Some(mut calls) = host.slots.database_calls() else { return };
-    let servers = Arc::new(ControlServer::all(&host.config));
+    let servers = Arc::new(ControlServer::all(&host));
     loop {
         let call = tokio::select! {
             call = calls.recv() => call,
@@ -109,7 +109,7 @@ async fn request_connection(
     sandbox: &SandboxId,
 ) -> anyhow::Result<Option<Upgraded>> {
     let path = internal::databases(sandbox);
-    let request = server.call(&host.config, Method::GET, &path);
+    let request = server.call(host, Method::GET, &path);
     let response = request.header(CONNECTION, "upgrade").header(UPGRADE, DATABASE_UPGRADE).send().await?;
     match response.status() {
         StatusCode::SWITCHING_PROTOCOLS => Ok(Some(response.upgrade().await?)),

@@ -54,7 +54,7 @@ pub(crate) enum AgentError {
     #[error("the command was killed by its timeout of {seconds} s")]
     ExecTimeout { seconds: u64 },
     #[error(transparent)]
-    Unauthorized(#[from] pandastack_types::link::LinkRefused),
+    Unauthorized(#[from] crate::link::Refused),
     #[error(transparent)]
     Engine(#[from] EngineError),
     #[error(transparent)]

@@ -12,6 +12,7 @@ use pandastack_types::{SandboxId, SnapshotId, chain};
 use crate::denial_queue::DenialQueue;
 use crate::error::{AgentError, Result};
 use crate::host_resources::{HostParts, HostResources};
+use crate::link::Link;
 use crate::sandbox::handle::SandboxHandle;
 use crate::template::Templates;
 use crate::zygotes::Zygotes;
@@ -51,6 +52,7 @@ pub(crate) struct Host {
     pub resources: Arc<HostResources>,
     pub templates: Arc<Templates>,
     pub zygotes: Arc<Zygotes>,
+    pub link: Arc<Link>,
     /// Refused connections that were not reported to control yet.
     pub denials: DenialQueue,
     /// Whether several workspaces have sandboxes, as last reported by control.
@@ -69,13 +71,14 @@ impl Deref for Host {
 }
 
 impl Host {
-    pub(crate) fn new(parts: HostParts) -> Arc<Self> {
+    pub(crate) fn new(parts: HostParts, link: Link) -> Arc<Self> {
         let resources = HostResources::new(parts);
         let zygotes = Zygotes::new(resources.clone());
         Arc::new(Self {
             templates: Templates::new(resources.clone(), zygotes.clone()),
             zygotes,
             resources,
+            link: Arc::new(link),
             denials: DenialQueue::default(),
             shared: AtomicBool::new(false),
             memory_requests: Mutex::default(),

@@ -12,7 +12,7 @@
 //! | [`snapshot`], [`integrity`], [`record`], [`layout`] | files on disk and their paths |
 //! | [`components`], [`frozen`], [`outdated`] | versions in frozen states, and verdicts on outdated ones |
 //! | [`recover`] | taking over from a killed predecessor |
-//! | [`http`], [`report`], [`control`] | the wire to control |
+//! | [`http`], [`report`], [`control`], [`link`] | the wire to control, and who may use it |
 //! | [`databases`] | connections of machines to databases |
 //! | [`engine_choice`] | choice of the engine |
 //! | [`cgroup`], [`pressure`] | control groups; memory shortages |
@@ -57,6 +57,7 @@ mod kernel_files;
 mod launch;
 mod launch_children;
 mod layout;
+mod link;
 mod log_limit;
 mod logs;
 mod machine_resources;
@@ -84,4 +85,5 @@ mod zygotes;
 
 pub use config::{AgentConfig, EngineChoice, Listen};
 pub use embedded::guest_program;
+pub use link::{LinkCredentials, is_advertisable};
 pub use serve::serve;

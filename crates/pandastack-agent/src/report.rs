@@ -21,7 +21,7 @@ pub(crate) fn report(host: &Host) -> HostReport {
     let slots = host.slots.stats();
     HostReport {
         host: host.config.host.clone(),
-        address: host.config.listen.address(),
+        address: host.link.address(&host.config.listen, host.config.advertise.as_deref()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         engine: capabilities.name.to_owned(),
         isolation: capabilities.isolation.as_str().to_owned(),
@@ -47,7 +47,7 @@ fn snapshots(host: &Host) -> Vec<SnapshotId> {
 
 /// Reports until the agent stops.
 pub(crate) async fn run(host: Arc<Host>) {
-    let servers = ControlServer::all(&host.config);
+    let servers = ControlServer::all(&host);
     let (mut answered, mut turn) = (true, 0);
     loop {
         let server = &servers[turn % servers.len()];
@@ -57,7 +57,21 @@ pub(crate) async fn run(host: Arc<Host>) {
                     tracing::info!("control is reachable again");
                 }
                 answered = true;
+                let offer = answer.migrate.clone().filter(|_| server.is_remote());
                 apply_answer(&host, answer).await;
+                if let Some(offer) = offer {
+                    match host.link.migrate(&server.name, &offer).await {
+                        // Control learns the new address at once.
+                        Ok(()) => host.changed.notify_one(),
+                        Err(error) => {
+                            let error = format!("{error:#}");
+                            tracing::warn!(
+                                error,
+                                "cannot get a certificate; trying again with the next report"
+                            );
+                        }
+                    }
+                }
             }
             Err(error) => {
                 if answered {
@@ -84,7 +98,7 @@ async fn send(host: &Host, server: &ControlServer) -> anyhow::Result<ReportAnswe
     let path = internal::host_report(&host.config.host);
     let denials = host.denials.take();
     let body = HostReport { denials: denials.clone(), ..report(host) };
-    let request = server.call(&host.config, Method::POST, &path).json(&body);
+    let request = server.call(host, Method::POST, &path).json(&body);
     let answered = async {
         let response = request.send().await?;
         if !response.status().is_success() {
@@ -102,6 +116,7 @@ async fn send(host: &Host, server: &ControlServer) -> anyhow::Result<ReportAnswe
 /// Removes what control does not know: leftovers of creates whose answer was lost and of deletes that found us down.
 async fn apply_answer(host: &Arc<Host>, answer: ReportAnswer) {
     host.note_shared(answer.shared);
+    host.link.set_edges(answer.edges);
     for id in answer.forget_sandboxes {
         if let Ok(handle) = host.sandbox(&id) {
             tracing::info!(sandbox = %id, "control does not know this sandbox; removing it");

@@ -5,7 +5,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use anyhow::Context;
+use axum::extract::{ConnectInfo, Extension};
 use pandastack_engine::{Engine, kvm_probe};
+use pandastack_fleet::{LinkListener, Peer};
 use pandastack_image::Store;
 use pandastack_net::{NetConfig, SlotLimits, SlotPool};
 use tokio_util::sync::CancellationToken;
@@ -17,6 +19,7 @@ use crate::engine_choice::{EngineKind, EngineSearch};
 use crate::host::Host;
 use crate::host_resources::HostParts;
 use crate::layout::Layout;
+use crate::link::Link;
 use crate::log_limit::LogLimit;
 use crate::{databases, denials, http, pressure, recover, report, snapshot, snapshot_zygote, spares};
 
@@ -50,6 +53,8 @@ async fn run(config: AgentConfig, shutdown: CancellationToken) -> anyhow::Result
     host.tasks.spawn(pressure::run(host.clone()));
     host.tasks.spawn(spares::run(host.resources.clone()));
     host.tasks.spawn(host.log_limit.clone().run(shutdown.clone()));
+    let (link, control, stop) = (host.link.clone(), host.config.control.clone(), shutdown.clone());
+    host.tasks.spawn(async move { link.keep_certificate(&control, &stop).await });
     let served = listen(&host, shutdown).await;
     host.tasks.close();
     host.tasks.wait().await;
@@ -98,7 +103,9 @@ async fn open(config: AgentConfig, shutdown: CancellationToken) -> anyhow::Resul
     );
     let store = Arc::new(store);
     let log_limit = LogLimit::new().context("preparing to bound the logs of machines")?;
-    Ok(Host::new(HostParts { config, engine, store, slots, cgroups, log_limit, layout, shutdown }))
+    let link = Link::new(config.host.clone(), config.link.clone(), &config.data_dir);
+    let link = link.context("preparing the host's certificate")?;
+    Ok(Host::new(HostParts { config, engine, store, slots, cgroups, log_limit, layout, shutdown }, link))
 }
 
 async fn engine(config: &AgentConfig) -> anyhow::Result<Arc<dyn Engine>> {
@@ -136,12 +143,15 @@ async fn listen(host: &Arc<Host>, shutdown: CancellationToken) -> anyhow::Result
                 std::os::unix::fs::chown(path, Some(user), Some(group))
                     .with_context(|| format!("giving {} to control's user {user}", path.display()))?;
             }
+            let router = router.layer(Extension(ConnectInfo(Peer::Local)));
             axum::serve(listener, router).with_graceful_shutdown(shutdown.cancelled_owned()).await?;
         }
         Listen::Tcp(address) => {
             let listener = tokio::net::TcpListener::bind(address)
                 .await
                 .with_context(|| format!("listening on {address}"))?;
+            let listener = LinkListener::new(listener, host.link.clone())?;
+            let router = router.into_make_service_with_connect_info::<Peer>();
             axum::serve(listener, router).with_graceful_shutdown(shutdown.cancelled_owned()).await?;
         }
     }

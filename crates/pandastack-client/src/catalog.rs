@@ -2,8 +2,9 @@
 
 use pandastack_types::BuildId;
 use pandastack_types::api::{
-    Build, CreateToken, CreateWorkspace, Host, Me, OutdatedList, PatchWorkspace, Quota, QuotaReport,
-    RotateToken, SuspendWorkspace, Template, TokenCreated, TokenInfo, Workspace, WorkspaceInfo,
+    Build, CreateHostToken, CreateToken, CreateWorkspace, Host, HostMigration, HostToken, Me, MigrateHosts,
+    OutdatedList, PatchWorkspace, Quota, QuotaReport, RotateToken, SuspendWorkspace, Template, TokenCreated,
+    TokenInfo, Workspace, WorkspaceInfo,
 };
 use reqwest::Method;
 
@@ -161,6 +162,21 @@ impl Client {
     pub async fn list_hosts(&self) -> Result<Vec<Host>> {
         let list: List<Host> = self.call(Method::GET, &["hosts"], READ_SECONDS).receive().await?;
         Ok(list.into_vec())
+    }
+
+    /// Creates a join token for a host.
+    pub async fn create_host_token(&self, request: &CreateHostToken) -> Result<HostToken> {
+        self.call(Method::POST, &["hosts", "tokens"], READ_SECONDS).json(request).receive().await
+    }
+
+    /// Moves hosts from the shared join secret to certificates.
+    pub async fn migrate_hosts(&self, request: &MigrateHosts) -> Result<HostMigration> {
+        self.call(Method::POST, &["hosts", "migrate"], READ_SECONDS).json(request).receive().await
+    }
+
+    /// Removes a host: its certificate is refused.
+    pub async fn remove_host(&self, id: &str) -> Result<()> {
+        self.call(Method::DELETE, &["hosts", id], READ_SECONDS).finish().await
     }
 }
 

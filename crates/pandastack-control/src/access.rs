@@ -247,6 +247,9 @@ const OWNER: &[&str] = &[
 /// Routes of the installation: hosts, workspaces and quotas.
 const OPERATOR: &[&str] = &[
     "GET /v1/hosts",
+    "DELETE /v1/hosts/{id}",
+    "POST /v1/hosts/migrate",
+    "POST /v1/hosts/tokens",
     "PUT /v1/me/quota",
     "GET /v1/audit/verify",
     "GET /v1/workspaces",

@@ -16,6 +16,7 @@ use pandastack_types::limits::REQUESTS_PER_SECOND_DEFAULT;
 use pandastack_types::link::LinkKey;
 
 use crate::audit::sink::AuditSink;
+use crate::fleet::CERTIFICATE_LIFE;
 use crate::login::LoginConfig;
 
 /// Default port of the public API.
@@ -77,10 +78,10 @@ pub struct ControlConfig {
     pub listen: Vec<SocketAddr>,
     /// Socket to which agents on this host report.
     pub internal_socket: PathBuf,
-    /// Address to which agents of other hosts report; belongs on a private network.
+    /// Address at which hosts of other machines join and report.
     pub internal_listen: Option<SocketAddr>,
     /// Address at which other control servers on the same database reach this one:
-    /// `http://address:port` or `unix:/path`. `None` for `internal_listen`, or else the socket.
+    /// `https://address:port` or `unix:/path`. `None` for `internal_listen`, or else the socket.
     pub replica_address: Option<String>,
     /// The database and the first key live in `control/` under it.
     pub data_dir: PathBuf,
@@ -96,6 +97,8 @@ pub struct ControlConfig {
     pub requests_per_second: Option<NonZeroU32>,
     /// Time without a report after which a host counts as unreachable.
     pub host_lost_after: Duration,
+    /// Life of a host's certificate, which the host renews by itself.
+    pub host_certificate_life: Duration,
     /// A stream of events that is silent for this long gets a comment.
     pub event_comments_every: Duration,
     /// Destination of the audit log export; `None` for nowhere.
@@ -137,6 +140,7 @@ impl ControlConfig {
             accept_new_link_secret: false,
             requests_per_second: NonZeroU32::new(REQUESTS_PER_SECOND_DEFAULT),
             host_lost_after: Duration::from_secs(HOST_LOST_SECONDS),
+            host_certificate_life: CERTIFICATE_LIFE,
             event_comments_every: sse::COMMENT_EVERY,
             audit_sink: None,
             access_log: None,

@@ -58,7 +58,7 @@ use crate::routes::{
         workspaces::resume, workspaces::quota, workspaces::set_quota, workspaces::list_tokens,
         workspaces::create_token, workspaces::rotate_token, workspaces::delete_token,
         quota::get, quota::set, workspace::get,
-        workspace::change, hosts::list, outdated::list,
+        workspace::change, hosts::list, hosts::create_token, hosts::remove, hosts::migrate, outdated::list,
         members::list, members::add, members::change, members::remove, members::sessions,
         members::revoke, login::options, login::start, login::callback, login::start_device,
         login::finish_device, login::sign_out,

@@ -5,19 +5,18 @@
 
 use std::fs::File;
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::serve::ListenerExt;
 use pandastack_apps::Challenges;
 use pandastack_databases::StoredDatabases;
 use pandastack_e2b::Facade;
 use pandastack_edge::tls::Tls;
 use pandastack_edge::{AccessLog, OwnPorts, Server};
+use pandastack_fleet::Control as ControlAddress;
 use pandastack_sandboxes::Background;
 use pandastack_sandboxes::hosts::Hosts;
 use pandastack_store::StoreError;
@@ -26,7 +25,7 @@ use pandastack_store::databases::{DatabaseState, DatabaseStore};
 use pandastack_store::installation::{InstallationStore, SecretStore};
 use pandastack_store::replicas::Session;
 use pandastack_store::sql::SqlStore;
-use pandastack_types::{DatabaseId, SandboxId, chain};
+use pandastack_types::{DatabaseId, HostId, chain};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -34,10 +33,12 @@ use tokio_util::sync::CancellationToken;
 use crate::body_budget::BodyBudget;
 use crate::config::ControlConfig;
 use crate::e2b_directory::StoredDirectory;
+use crate::fleet::{Fleet, OpenError};
 use crate::housekeeping;
 use crate::leader::leader_tasks;
 use crate::login::Login;
 use crate::postgres_listener::PostgresListener;
+use crate::private_listeners::{bind_socket, serve_hosts, serve_unix};
 use crate::replicas::{self, LeadershipLost, Replicas};
 use crate::services::Services;
 use crate::wiring::new_services;
@@ -83,6 +84,9 @@ pub enum ServeError {
         /// Fingerprint of the expected secret.
         kept: String,
     },
+    /// The authority that signs certificates of hosts cannot be used.
+    #[error("the certificate authority of hosts cannot be used")]
+    Fleet(#[from] OpenError),
     /// The machine's DNS settings are not usable.
     #[error(
         "cannot read the DNS settings of this machine; fix /etc/resolv.conf, or set --challenge-resolver"
@@ -151,7 +155,10 @@ impl Control {
         };
         require_same_secret(&store, &config).await?;
         seal_rows(&store).await?;
-        let hosts = Hosts::new(config.link_key.clone(), config.host_lost_after);
+        let instance = HostId::random();
+        let listens = config.internal_listen.is_some();
+        let fleet = Fleet::open(&store, instance.clone(), config.host_certificate_life, listens).await?;
+        let hosts = Hosts::new(fleet.agent_link(config.link_key.clone()), config.host_lost_after);
         hosts.load(pandastack_store::HostStore::hosts(&store).await?, now());
         let mut public = Vec::new();
         for address in &config.listen {
@@ -178,8 +185,8 @@ impl Control {
             }
             None => None,
         };
-        let replicas =
-            Replicas::new(SandboxId::random().to_string(), advertised(&config, internal_tcp.as_ref()));
+        let address = advertised(&config, internal_tcp.as_ref());
+        let replicas = Replicas::new(instance.to_string(), address, fleet.tls.clone());
         let mut session = replicas::join(&store, &replicas).await?;
         let leads = session.beat().await?;
         if leads {
@@ -188,7 +195,7 @@ impl Control {
         }
         let challenges = Challenges::new(config.challenge_resolver).map_err(ServeError::Resolver)?;
         let login = config.login.clone().map(Login::new).transpose().map_err(ServeError::Login)?;
-        let parts = (log, replicas, challenges, login);
+        let (parts, hosts) = ((log, replicas, challenges, login), (hosts, fleet));
         let services = new_services(Arc::new(store), hosts, &config, parts, postgres.as_mut(), shutdown);
         let (services, tls) = (Arc::new(services), config.tls);
         Ok(Self {
@@ -207,6 +214,11 @@ impl Control {
     /// Addresses of the public API.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.public.iter().map(|(address, _)| *address).collect()
+    }
+
+    /// Address at which hosts of other machines reach this server.
+    pub fn hosts_address(&self) -> Option<SocketAddr> {
+        self.internal_tcp.as_ref().and_then(|listener| listener.local_addr().ok())
     }
 
     /// Serves until `shutdown`, then finishes what is in progress. A leader that lost the database exits
@@ -245,9 +257,10 @@ impl Control {
         }
         let private = routes::private(Arc::clone(&services), api);
         if let Some(listener) = self.internal_tcp {
-            servers.spawn(serve_tcp(listener, private.clone(), stop.clone()));
+            servers.spawn(serve_hosts(listener, Arc::clone(&services.fleet), private.clone(), stop.clone()));
         }
         servers.spawn(serve_unix(self.internal_socket, private, stop.clone()));
+        servers.spawn(Arc::clone(&services.fleet).keep_own_certificate(stop.clone()));
         servers.spawn(housekeeping::keep_keys(Arc::clone(&services.keys), stop.clone()));
         servers.spawn(housekeeping::end_revoked(Arc::clone(&services.keys), stop.clone()));
         // Stopped last: answers that are still being given are written down, too.
@@ -334,8 +347,8 @@ async fn seal_rows(store: &SqlStore) -> Result<(), ServeError> {
 fn advertised(config: &ControlConfig, internal: Option<&TcpListener>) -> String {
     let listening = internal.and_then(|listener| listener.local_addr().ok());
     match (&config.replica_address, listening) {
-        (Some(given), _) => given.clone(),
-        (None, Some(address)) => format!("http://{address}"),
+        (Some(given), _) => ControlAddress::secure(given),
+        (None, Some(address)) => format!("https://{address}"),
         (None, None) => format!("unix:{}", config.internal_socket.display()),
     }
 }
@@ -357,36 +370,4 @@ fn lock(path: &Path) -> Result<DataDirLock, ServeError> {
 
 pub(crate) async fn listen(address: SocketAddr) -> Result<TcpListener, ServeError> {
     TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })
-}
-
-/// Binds a socket that only its owner may use; replaces one left by a dead process (the lock proves
-/// that it is dead).
-fn bind_socket(path: &Path) -> std::io::Result<UnixListener> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
-}
-
-async fn serve_tcp(listener: TcpListener, router: Router, stop: CancellationToken) {
-    // Small answers must not wait for the client's delayed acknowledgement.
-    let listener = listener.tap_io(|stream| {
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(error = %chain(&error), "set_nodelay");
-        }
-    });
-    let served = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await;
-    if let Err(error) = served {
-        tracing::error!(error = %chain(&error), "a server stopped");
-    }
-}
-
-async fn serve_unix(listener: UnixListener, router: Router, stop: CancellationToken) {
-    let served = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await;
-    if let Err(error) = served {
-        tracing::error!(error = %chain(&error), "a server stopped");
-    }
 }

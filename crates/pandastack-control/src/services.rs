@@ -20,6 +20,7 @@ use crate::audit::AuditLog;
 use crate::audit::refusals::RefusalBudget;
 use crate::audit::sink::AuditSink;
 use crate::auth::Keys;
+use crate::fleet::Fleet;
 use crate::login::Login;
 use crate::metrics::Metrics;
 use crate::replicas::{Member, Replicas};
@@ -30,6 +31,8 @@ pub(crate) struct Services {
     pub(crate) store: Arc<dyn Store>,
     /// The hosts and their agents.
     pub(crate) hosts: Arc<Hosts>,
+    /// Who may connect as a host, and with which certificate.
+    pub(crate) fleet: Arc<Fleet>,
     /// Forwards requests to servers inside sandboxes.
     pub(crate) edge: Arc<Edge>,
     /// Signs what this server and its agents send each other.
@@ -70,6 +73,7 @@ impl Services {
             store: Arc::clone(&self.store),
             sandboxes: Arc::clone(&self.sandboxes),
             hosts: Arc::clone(&self.hosts),
+            fleet: Arc::clone(&self.fleet),
             names: Arc::clone(&self.names),
             background: self.background.clone(),
             link: self.link.clone(),

@@ -20,6 +20,7 @@ use crate::app_databases::{AppDatabases, DatabaseApps};
 use crate::audit::refusals::RefusalBudget;
 use crate::auth::Keys;
 use crate::config::ControlConfig;
+use crate::fleet::Fleet;
 use crate::followers::Followers;
 use crate::login::Login;
 use crate::postgres_listener::PostgresListener;
@@ -32,7 +33,7 @@ use crate::services::Services;
 /// The services of a server on this store. `shutdown` ends them.
 pub(crate) fn new_services(
     store: Arc<dyn Store>,
-    hosts: Hosts,
+    (hosts, fleet): (Hosts, Fleet),
     config: &ControlConfig,
     (log, replicas, challenges, login): (AccessLog, Replicas, Challenges, Option<Login>),
     postgres: Option<&mut PostgresListener>,
@@ -121,6 +122,7 @@ pub(crate) fn new_services(
     Services {
         store,
         hosts,
+        fleet: Arc::new(fleet),
         edge,
         link,
         secret_file: config.secret_file.clone(),

@@ -15,15 +15,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::StreamExt;
-use pandastack_agent_client::AgentClient;
+use pandastack_agent_client::{AgentClient, AgentLink};
+use pandastack_fleet::{Dialer, Memberships};
 use pandastack_types::agent_api::{EdgeName, EdgeRoute, NAMES_CHANGED, internal};
-use pandastack_types::link::LinkKey;
+use pandastack_types::host_identity::{HostIdentity, HostRole};
 use pandastack_types::preview::PreviewKey;
 use pandastack_types::{HostId, SandboxId};
 use tokio_util::sync::CancellationToken;
 
 use crate::app_route::{AppRoute, Instances};
-use crate::control_servers::{ANSWER_WAIT, ControlServers, ControlStream};
+use crate::control_servers::{ANSWER_WAIT, ControlServers, ControlStream, EdgeCredentials};
 use crate::edge::Edge;
 use crate::route::{Location, Route, RouteSource, RouteUnavailable};
 
@@ -36,23 +37,37 @@ const LINE_BYTES_MAX: usize = 256;
 /// Routes from control servers.
 pub struct ControlRoutes {
     control: ControlServers,
+    link: AgentLink,
+    /// Hosts of routes, as control named them.
+    hosts: Arc<Memberships>,
     agents: Mutex<HashMap<String, AgentClient>>,
 }
 
 impl ControlRoutes {
-    /// Routes from the control server at `unix:/path` or `http://address:port`, or from several
+    /// Routes from the control server at `unix:/path` or `https://address:port`, or from several
     /// separated by commas, requested in the name of this edge.
-    pub fn new(control: &str, name: HostId, link: LinkKey) -> reqwest::Result<Arc<Self>> {
-        let control = ControlServers::new(control, name, link)?;
-        Ok(Arc::new(Self { control, agents: Mutex::new(HashMap::new()) }))
+    pub fn new(control: &str, name: HostId, credentials: EdgeCredentials) -> reqwest::Result<Arc<Self>> {
+        let hosts: Arc<Memberships> = Arc::default();
+        let link = match &credentials {
+            EdgeCredentials::Secret(secret) => AgentLink::from(secret.clone()),
+            EdgeCredentials::Certificate(tls) => {
+                AgentLink::new(None, Some(Dialer::new(tls.clone(), Arc::clone(&hosts))))
+            }
+        };
+        let control = ControlServers::new(control, name, credentials)?;
+        Ok(Arc::new(Self { control, link, hosts, agents: Mutex::new(HashMap::new()) }))
     }
 
     fn agent(&self, route: &EdgeRoute) -> Result<AgentClient, RouteUnavailable> {
+        if route.membership > 0 {
+            let (host, membership) = (route.host.clone(), route.membership);
+            self.hosts.set(&HostIdentity { role: HostRole::Agent, host, membership });
+        }
         let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(agent) = agents.get(&route.agent_address) {
             return Ok(agent.clone());
         }
-        let agent = AgentClient::new(route.host.clone(), &route.agent_address, self.control.link().clone());
+        let agent = AgentClient::new(route.host.clone(), &route.agent_address, self.link.clone());
         let agent = agent.map_err(|error| RouteUnavailable(error.to_string()))?;
         agents.insert(route.agent_address.clone(), agent.clone());
         Ok(agent)
@@ -128,12 +143,13 @@ impl RouteSource for ControlRoutes {
     async fn find(&self, sandbox: &SandboxId) -> Result<Option<Route>, RouteUnavailable> {
         let path = internal::edge_route(sandbox);
         let Some(route) = self.control.get::<EdgeRoute>(&path, ANSWER_WAIT).await? else { return Ok(None) };
-        let key = PreviewKey::new(self.control.link(), sandbox, route.preview_revision);
+        let derived = |secret| PreviewKey::new(secret, sandbox, route.preview_revision);
+        let key = route.preview_key.clone().or_else(|| self.control.secret().map(derived));
         let to = match &route.closed {
             Some(why) => Location::Closed(why.clone()),
             None => Location::Sandbox { agent: self.agent(&route)?, incarnation: route.incarnation },
         };
-        Ok(Some(Route { to, visibility: route.visibility, host_header: route.host_header, key: Some(key) }))
+        Ok(Some(Route { to, visibility: route.visibility, host_header: route.host_header, key }))
     }
 
     async fn find_name(&self, name: &str) -> Result<Option<AppRoute>, RouteUnavailable> {

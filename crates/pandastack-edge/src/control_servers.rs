@@ -1,10 +1,12 @@
 //! The control servers of an edge. They share one record, so any of them can answer: requests go to
 //! the one that answered last, and to the next one if it does not respond.
 //!
-//! Requests are signed like an agent's reports.
+//! An edge with a certificate uses mutual TLS. One with the join secret signs its requests, like an agent's
+//! reports.
 
 use std::time::Duration;
 
+use pandastack_fleet::{Control, HostTls};
 use pandastack_types::HostId;
 use pandastack_types::link::{Direction, LINK_HEADER, LinkKey};
 use serde::de::DeserializeOwned;
@@ -15,13 +17,22 @@ use crate::route::RouteUnavailable;
 /// Time for a server to accept a connection, and by default to start its response.
 pub(crate) const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
+/// Proof of an edge's identity.
+#[derive(Debug, Clone)]
+pub enum EdgeCredentials {
+    /// The join secret.
+    Secret(LinkKey),
+    /// A certificate.
+    Certificate(HostTls),
+}
+
 /// Servers, and whose turn it is.
 pub(crate) struct ControlServers {
     /// At least one.
     servers: Vec<ControlServer>,
     turn: watch::Sender<usize>,
     name: HostId,
-    link: LinkKey,
+    credentials: EdgeCredentials,
 }
 
 struct ControlServer {
@@ -31,15 +42,19 @@ struct ControlServer {
 }
 
 impl ControlServers {
-    /// The servers at `unix:/path` or `http://address:port`, separated by commas.
-    pub(crate) fn new(addresses: &str, name: HostId, link: LinkKey) -> reqwest::Result<Self> {
-        let servers = addresses.split(',').map(|address| ControlServer::new(address.trim()));
+    /// The servers at `unix:/path` or `https://address:port`, separated by commas.
+    pub(crate) fn new(addresses: &str, name: HostId, credentials: EdgeCredentials) -> reqwest::Result<Self> {
+        let servers = addresses.split(',').map(|address| ControlServer::new(address.trim(), &credentials));
         let servers = servers.collect::<reqwest::Result<_>>()?;
-        Ok(Self { servers, turn: watch::Sender::new(0), name, link })
+        Ok(Self { servers, turn: watch::Sender::new(0), name, credentials })
     }
 
-    pub(crate) fn link(&self) -> &LinkKey {
-        &self.link
+    /// The join secret, if this edge has it.
+    pub(crate) fn secret(&self) -> Option<&LinkKey> {
+        match &self.credentials {
+            EdgeCredentials::Secret(secret) => Some(secret),
+            EdgeCredentials::Certificate(_) => None,
+        }
     }
 
     /// Tries each server at most once. `None` if the resource does not exist.
@@ -110,9 +125,10 @@ impl ControlServers {
 
     fn request(&self, turn: usize, path: &str) -> reqwest::RequestBuilder {
         let server = &self.servers[turn];
+        let request = server.http.get(format!("{}{path}", server.base));
+        let Some(secret) = self.secret() else { return request };
         let now = jiff::Timestamp::now().as_second();
-        let signature = self.link.sign(Direction::AgentToControl, &self.name, "GET", path, now);
-        server.http.get(format!("{}{path}", server.base)).header(LINK_HEADER, signature)
+        request.header(LINK_HEADER, secret.sign(Direction::AgentToControl, &self.name, "GET", path, now))
     }
 
     fn failed(&self, turn: usize, error: &reqwest::Error) -> RouteUnavailable {
@@ -128,12 +144,25 @@ pub(crate) struct ControlStream {
 }
 
 impl ControlServer {
-    fn new(address: &str) -> reqwest::Result<Self> {
-        let builder = pandastack_http::builder_for(address).connect_timeout(ANSWER_WAIT).no_proxy();
-        let (builder, base) = match address.strip_prefix("unix:") {
-            Some(path) => (builder.unix_socket(path), "http://control".to_owned()),
-            None => (builder, address.trim_end_matches('/').to_owned()),
+    fn new(address: &str, credentials: &EdgeCredentials) -> reqwest::Result<Self> {
+        let (builder, base) = match (credentials, address.strip_prefix("unix:")) {
+            (_, Some(path)) => {
+                (pandastack_http::builder_for(address).unix_socket(path), "http://control".to_owned())
+            }
+            (EdgeCredentials::Secret(_), None) => {
+                (pandastack_http::builder_for(address), address.trim_end_matches('/').to_owned())
+            }
+            (EdgeCredentials::Certificate(tls), None) => {
+                let builder = reqwest::Client::builder().http1_only();
+                let builder = match tls.to_control() {
+                    Ok(config) => builder.tls_backend_preconfigured(config),
+                    // Makes the build fail below.
+                    Err(error) => builder.tls_backend_preconfigured(error),
+                };
+                (builder, Control::secure(address))
+            }
         };
-        Ok(Self { name: address.to_owned(), http: builder.build()?, base })
+        let http = builder.connect_timeout(ANSWER_WAIT).no_proxy().build()?;
+        Ok(Self { name: address.to_owned(), http, base })
     }
 }

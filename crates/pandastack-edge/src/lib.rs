@@ -77,6 +77,7 @@ pub use access_log::AccessLog;
 pub use app_route::{AppRoute, Instances};
 pub use body::ResponseBody;
 pub use control_routes::ControlRoutes;
+pub use control_servers::EdgeCredentials;
 pub use cookies::confine as confine_cookies;
 pub use destination::{Destination, Target, destination};
 pub use edge::Edge;

@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use pandastack_agent_client::{AgentClient, AgentError};
+use pandastack_agent_client::{AgentClient, AgentError, AgentLink};
 use pandastack_store::HostRecord;
 use pandastack_types::agent_api::{AgentTemplate, AgentVolume, HostReport};
-use pandastack_types::api::{Host, Template, TemplateStatus, TemplateVolume};
-use pandastack_types::link::LinkKey;
+use pandastack_types::api::{Host, HostLink, Template, TemplateStatus, TemplateVolume};
+use pandastack_types::host_identity::HostRole;
 use pandastack_types::{HostId, VolumeId, chain};
 
 use crate::placement::{Candidate, PlacementRefused, choose};
@@ -21,7 +21,7 @@ use crate::tenancy::is_emulated;
 
 /// All hosts.
 pub struct Hosts {
-    key: LinkKey,
+    link: AgentLink,
     lost_after: Duration,
     entries: Mutex<BTreeMap<HostId, Entry>>,
 }
@@ -79,8 +79,8 @@ pub struct Placement {
 
 impl Hosts {
     /// No hosts yet. A host without a report for `lost_after` counts as unreachable.
-    pub fn new(key: LinkKey, lost_after: Duration) -> Self {
-        Self { key, lost_after, entries: Mutex::new(BTreeMap::new()) }
+    pub fn new(link: impl Into<AgentLink>, lost_after: Duration) -> Self {
+        Self { link: link.into(), lost_after, entries: Mutex::new(BTreeMap::new()) }
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<HostId, Entry>> {
@@ -127,17 +127,24 @@ impl Hosts {
         let mut entries = self.lock();
         if let Some(entry) = entries.get_mut(&summary.host) {
             if entry.summary.address != summary.address {
-                entry.client = AgentClient::new(summary.host.clone(), &summary.address, self.key.clone())?;
+                entry.client = AgentClient::new(summary.host.clone(), &summary.address, self.link.clone())?;
             }
             (entry.summary, entry.heard, entry.last_seen_at) = (summary, heard, at);
             entry.sandboxes = sandboxes;
             return Ok(());
         }
-        let client = AgentClient::new(summary.host.clone(), &summary.address, self.key.clone())?;
+        let client = AgentClient::new(summary.host.clone(), &summary.address, self.link.clone())?;
         let host = summary.host.clone();
         let entry = Entry { summary, client, heard, last_seen_at: at, promised_mb: 0, sandboxes };
         entries.insert(host, entry);
         Ok(())
+    }
+
+    /// Treats a host as unreachable until its next report: it was removed.
+    pub fn forget_report(&self, host: &HostId) {
+        if let Some(entry) = self.lock().get_mut(host) {
+            entry.heard = entry.heard.checked_sub(2 * self.lost_after).unwrap_or(entry.heard);
+        }
     }
 
     fn is_reachable(&self, entry: &Entry) -> bool {
@@ -315,6 +322,9 @@ impl Hosts {
             disk_free_bytes: entry.summary.disk_free_bytes,
             version: entry.summary.version.clone(),
             last_seen_at: entry.last_seen_at,
+            role: HostRole::Agent,
+            link: HostLink::of(&entry.summary.address),
+            certificate_expires_at: None,
         });
         shown.collect()
     }

@@ -93,6 +93,7 @@ pub async fn take(sandboxes: &Arc<Sandboxes>, report: HostReport) -> Result<Repo
         forget_sandboxes: findings.unknown,
         forget_snapshots: findings.unknown_snapshots,
         shared: sandboxes.is_shared().await?,
+        ..ReportAnswer::default()
     })
 }
 

@@ -22,6 +22,7 @@ pub mod databases;
 mod error;
 mod failure;
 pub mod functions;
+pub mod host_identities;
 pub mod installation;
 pub mod ledger;
 pub mod members;
@@ -302,6 +303,7 @@ pub trait HistoryStore: Send + Sync {
 pub trait Store:
     TokenStore
     + HostStore
+    + host_identities::HostIdentityStore
     + SandboxStore
     + SnapshotStore
     + HistoryStore

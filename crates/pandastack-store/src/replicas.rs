@@ -29,6 +29,10 @@ pub enum ReplicaChange {
     Event(WorkspaceId, Event),
     /// A host reported.
     Host(HostId),
+    /// A host joined or was removed.
+    HostIdentity(HostId),
+    /// The policy for the shared secret changed.
+    SharedSecret,
     /// App names may have new targets.
     Names,
 }

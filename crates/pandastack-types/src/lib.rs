@@ -17,6 +17,7 @@ mod failure;
 pub mod grant;
 pub mod guests;
 pub mod host_header;
+pub mod host_identity;
 mod id;
 pub mod image;
 mod invalid_value;

@@ -63,7 +63,8 @@ pub struct UnknownVisibility;
 
 /// Credentials for the previews of one sandbox: one of every generation of the secret that is accepted. The
 /// first one signs.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct PreviewKey(Vec<String>);
 
 impl std::fmt::Debug for PreviewKey {

@@ -105,7 +105,7 @@ pub enum Command {
     /// Manage workspaces and defaults for new sandboxes
     #[command(subcommand)]
     Workspace(workspace::Command),
-    /// Show hosts
+    /// Manage hosts
     #[command(subcommand)]
     Host(host::Command),
     /// Show the server and API key in use

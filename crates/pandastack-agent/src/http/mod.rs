@@ -1,10 +1,11 @@
 //! The agent's HTTP API, as described in `pandastack_types::agent_api`.
 //!
-//! Every request is signed by control; the check is a layer around all routes. Handlers translate,
-//! nothing more.
+//! Every request comes from control or an edge; [`crate::link`] checks that, in a layer around all routes.
+//! Handlers translate, nothing more.
 
 mod builds;
 mod data;
+mod edges;
 mod endpoint;
 mod failure;
 mod frozen;
@@ -21,7 +22,6 @@ use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use pandastack_types::agent_api::{PREFIX, REQUEST_ID_HEADER};
-use pandastack_types::link::{Direction, LINK_HEADER};
 use tracing::Instrument;
 
 use self::endpoint::Routes;
@@ -32,7 +32,7 @@ use crate::host::Host;
 pub(crate) fn router(host: Arc<Host>) -> Router {
     Router::new()
         .nest(PREFIX, routes().into_router())
-        .layer(middleware::from_fn_with_state(host.clone(), check_signature))
+        .layer(middleware::from_fn_with_state(host.clone(), check_caller))
         .layer(middleware::from_fn(traced))
         .with_state(host)
 }
@@ -42,6 +42,7 @@ fn routes() -> Routes {
         .host(sandboxes::host_report)
         .host(frozen::read)
         .host(frozen::set_verdicts)
+        .host(edges::set)
         .host(sandboxes::create)
         .sandbox(sandboxes::read)
         .host(sandboxes::delete)
@@ -106,15 +107,9 @@ async fn traced(request: Request, next: Next) -> Response {
     next.run(request).instrument(span).await
 }
 
-async fn check_signature(State(host): State<Arc<Host>>, request: Request, next: Next) -> Response {
-    let header = request.headers().get(LINK_HEADER).and_then(|value| value.to_str().ok());
-    let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
-    let now = jiff::Timestamp::now().as_second();
-    let checked =
-        host.config.link.verify(Direction::ControlToAgent, header, request.method().as_str(), path, now);
-    match checked {
-        Ok(meant) if meant == host.config.host => next.run(request).await,
-        Ok(_) => AgentError::from(pandastack_types::link::LinkRefused::Mismatch).into_response(),
+async fn check_caller(State(host): State<Arc<Host>>, request: Request, next: Next) -> Response {
+    match host.link.check(&request) {
+        Ok(()) => next.run(request).await,
         Err(refused) => AgentError::from(refused).into_response(),
     }
 }

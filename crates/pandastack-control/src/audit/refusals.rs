@@ -38,7 +38,7 @@ struct Window {
 
 impl RefusalBudget {
     /// Reserves one entry; `false` when the budget is used up.
-    fn take(&self, now: Instant) -> bool {
+    pub(crate) fn take(&self, now: Instant) -> bool {
         let mut window = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(old) = window.take_if(|window| now.duration_since(window.began) >= WINDOW)
             && old.left_out > 0

@@ -14,15 +14,19 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use jiff::Timestamp;
+use pandastack_fleet::HostTls;
 use pandastack_rest::ApiError;
 use pandastack_store::replicas::Replica;
 use pandastack_types::agent_api::internal;
+use pandastack_types::host_identity::HostIdentity;
 use pandastack_types::link::{Direction, LinkKey};
 use pandastack_types::{Error, ErrorCode, HostId, Result};
 
 use super::{Member, Replicas};
+use crate::link_caller::LinkCaller;
 
 /// Resources that every replica serves itself, below `/v1`. The leader serves all others, so that a
 /// new service that is missing here still works.
@@ -38,6 +42,10 @@ const PASSED_ON_FOR: HeaderName = HeaderName::from_static("x-pandastack-passed-o
 /// Proves that a replica set the headers above. Not the link's own header: a forwarded report
 /// already has its host's.
 const PASSED_ON_PROOF: HeaderName = HeaderName::from_static("x-pandastack-passed-on-proof");
+
+/// The host with a certificate that sent a request to another replica, and the proof.
+const PASSED_ON_HOST: HeaderName = HeaderName::from_static("x-pandastack-passed-on-host");
+const PASSED_ON_HOST_PROOF: HeaderName = HeaderName::from_static("x-pandastack-passed-on-host-proof");
 
 /// Client address of a request that another replica passed on. Extension of the request; nothing
 /// from the network sets it.
@@ -99,6 +107,22 @@ fn signed_path(uri: &http::Uri, address: IpAddr) -> String {
     format!("{path} for {address}")
 }
 
+/// The host that sent a request to another replica, which checked its certificate.
+pub(crate) fn passed_on_host(link: &LinkKey, parts: &Parts) -> Option<HostIdentity> {
+    let text = |name: &HeaderName| parts.headers.get(name)?.to_str().ok();
+    let identity = text(&PASSED_ON_HOST)?;
+    let (signed, at) = (signed_sender(&parts.uri, identity), Timestamp::now().as_second());
+    let proof = text(&PASSED_ON_HOST_PROOF);
+    let proven = link.verify(Direction::AgentToControl, proof, parts.method.as_str(), &signed, at);
+    proven.ok().and_then(|_| identity.parse().ok())
+}
+
+/// The text that this proof signs.
+fn signed_sender(uri: &http::Uri, identity: &str) -> String {
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    format!("{path} by {identity}")
+}
+
 fn is_leaders(uri: &http::Uri, headers: &HeaderMap) -> bool {
     let path = uri.path();
     if let Some(below) = path.strip_prefix("/v1/") {
@@ -128,6 +152,15 @@ async fn pass_on(member: &Member, request: Request) -> Result<Response> {
         let value = |text: &str| HeaderValue::from_str(text).map_err(Error::internal);
         parts.headers.insert(PASSED_ON_FOR, value(&address.to_string())?);
         parts.headers.insert(PASSED_ON_PROOF, value(&proof)?);
+    }
+    if let Some(LinkCaller::Member(host)) = parts.extensions.get() {
+        let (host, at) = (host.to_string(), Timestamp::now().as_second());
+        let me: HostId = member.replicas.instance.parse().map_err(Error::internal)?;
+        let signed = signed_sender(&parts.uri, &host);
+        let proof = member.link.sign(Direction::AgentToControl, &me, parts.method.as_str(), &signed, at);
+        let value = |text: &str| HeaderValue::from_str(text).map_err(Error::internal);
+        parts.headers.insert(PASSED_ON_HOST, value(&host)?);
+        parts.headers.insert(PASSED_ON_HOST_PROOF, value(&proof)?);
     }
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let sent = leader
@@ -171,11 +204,16 @@ async fn leader(member: &Member) -> Result<Leader> {
 }
 
 /// A client for another replica, with the prefix of its paths.
-pub(super) fn client_for(address: &str) -> Result<(reqwest::Client, String)> {
-    let builder = pandastack_http::builder_for(address)
-        .connect_timeout(CONNECT_MAX)
-        .redirect(reqwest::redirect::Policy::none())
-        .tcp_nodelay(true);
+pub(super) fn client_for(address: &str, tls: &HostTls) -> Result<(reqwest::Client, String)> {
+    let builder = match address.starts_with("https://") {
+        true => reqwest::Client::builder()
+            .http1_only()
+            .no_proxy()
+            .tls_backend_preconfigured(tls.to_control().map_err(Error::internal)?),
+        false => pandastack_http::builder_for(address),
+    };
+    let builder =
+        builder.connect_timeout(CONNECT_MAX).redirect(reqwest::redirect::Policy::none()).tcp_nodelay(true);
     let (builder, base) = match address.strip_prefix("unix:") {
         Some(path) => (builder.unix_socket(path), "http://control".to_owned()),
         None => (builder, address.trim_end_matches('/').to_owned()),
@@ -195,7 +233,7 @@ impl Replicas {
         let leader = match known.take().filter(|known| known.replica == found) {
             Some(same) => Leader { since: Instant::now(), ..same },
             None => {
-                let (http, base) = client_for(&found.address)?;
+                let (http, base) = client_for(&found.address, &self.tls)?;
                 Leader { replica: found, http, base, since: Instant::now() }
             }
         };

@@ -24,7 +24,7 @@
 mod forward;
 mod peers;
 
-pub(crate) use forward::{ForwardedFor, from_replica, to_leader};
+pub(crate) use forward::{ForwardedFor, from_replica, passed_on_host, to_leader};
 pub(crate) use peers::ReplicaPeers;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,6 +33,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use pandastack_apps::NameChanges;
+use pandastack_fleet::HostTls;
 use pandastack_sandboxes::hosts::Hosts;
 use pandastack_sandboxes::{Background, Sandboxes};
 use pandastack_store::replicas::{ReplicaChange, Session};
@@ -42,6 +43,8 @@ use pandastack_types::{Result, chain};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
+
+use crate::fleet::Fleet;
 
 /// Interval of a session's heartbeats, and of checks for a vacant leadership.
 const BEAT_EVERY: Duration = Duration::from_secs(1);
@@ -58,14 +61,16 @@ pub(crate) struct Replicas {
     pub(crate) instance: String,
     /// Address at which the other replicas reach this one.
     pub(crate) address: String,
+    /// This server's certificate.
+    tls: HostTls,
     leads: AtomicBool,
     /// The leader, if it is another replica and was looked up recently.
     leader: Mutex<Option<forward::Leader>>,
 }
 
 impl Replicas {
-    pub(crate) fn new(instance: String, address: String) -> Self {
-        Self { instance, address, leads: AtomicBool::new(false), leader: Mutex::new(None) }
+    pub(crate) fn new(instance: String, address: String, tls: HostTls) -> Self {
+        Self { instance, address, tls, leads: AtomicBool::new(false), leader: Mutex::new(None) }
     }
 
     /// Makes this replica the leader.
@@ -86,6 +91,7 @@ pub(crate) struct Member {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) sandboxes: Arc<Sandboxes>,
     pub(crate) hosts: Arc<Hosts>,
+    pub(crate) fleet: Arc<Fleet>,
     pub(crate) names: Arc<NameChanges>,
     pub(crate) background: Background,
     pub(crate) link: LinkKey,
@@ -220,6 +226,13 @@ async fn apply_changes(member: &Member, news: Vec<ReplicaChange>) {
                 ),
             },
             ReplicaChange::Host(_) => {}
+            ReplicaChange::HostIdentity(host) => {
+                member.fleet.reload(member.store.as_ref(), Some(&host)).await;
+                if member.fleet.memberships.role(&host).is_none() {
+                    member.hosts.forget_report(&host);
+                }
+            }
+            ReplicaChange::SharedSecret => member.fleet.reload(member.store.as_ref(), None).await,
             ReplicaChange::Names => member.names.forget(),
         }
     }
@@ -229,6 +242,7 @@ async fn apply_changes(member: &Member, news: Vec<ReplicaChange>) {
 async fn catch_up(member: &Member) {
     member.names.forget();
     member.sandboxes.forget_all();
+    member.fleet.reload(member.store.as_ref(), None).await;
     let hosts: Result<_> = member.store.hosts().await.map_err(Into::into);
     match hosts {
         Ok(hosts) => member.hosts.load(hosts, pandastack_store::clock::now()),

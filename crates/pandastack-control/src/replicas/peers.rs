@@ -47,7 +47,7 @@ impl Peers for ReplicaPeers {
 
 impl ReplicaPeers {
     async fn fetch_marks(&self, replica: &Replica) -> Result<Marks> {
-        let (http, base) = client_for(&replica.address)?;
+        let (http, base) = client_for(&replica.address, &self.replicas.tls)?;
         let me: HostId = self.replicas.instance.parse().map_err(Error::internal)?;
         let at = Timestamp::now().as_second();
         let signature = self.link.sign(Direction::AgentToControl, &me, "GET", IN_FLIGHT, at);

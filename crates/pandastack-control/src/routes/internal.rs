@@ -1,4 +1,4 @@
-//! Routes for agents and edges. Signed, never with an API key.
+//! Routes for agents and edges, which [`crate::fleet::caller`] identified. Never with an API key.
 
 use std::sync::Arc;
 
@@ -6,8 +6,7 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Request, State};
 use axum::response::Response;
-use http::header;
-use http::request::Parts;
+use http::{StatusCode, header};
 use http_body_util::{BodyExt, Limited};
 use hyper_util::rt::TokioIo;
 use pandastack_apps::names;
@@ -18,10 +17,14 @@ use pandastack_sandboxes::in_flight::Marks;
 use pandastack_types::agent_api::{
     DATABASE_UPGRADE, EdgeName, EdgeRoute, HostReport, NAMES_CHANGED, ReportAnswer,
 };
-use pandastack_types::link::{Direction, LINK_HEADER, LinkKey};
-use pandastack_types::{Error, ErrorCode, HostId, Result, SandboxId, SandboxState};
+use pandastack_types::api::HostLink;
+use pandastack_types::host_identity::HostRole;
+use pandastack_types::preview::PreviewKey;
+use pandastack_types::{Error, ErrorCode, HostId, SandboxId, SandboxState};
 use tokio::sync::broadcast::error::RecvError;
 
+use crate::fleet::audit;
+use crate::link_caller::LinkCaller;
 use crate::preview_routes::suspended;
 use crate::services::Services;
 
@@ -30,31 +33,30 @@ const REPORT_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Interval at which a silent stream of changes shows that it is alive.
 const SIGN_OF_LIFE: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// The host that signed a request.
-pub(crate) fn signer(link: &LinkKey, parts: &Parts) -> Result<HostId> {
-    let header = parts.headers.get(LINK_HEADER).and_then(|value| value.to_str().ok());
-    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-    let (method, at) = (parts.method.as_str(), jiff::Timestamp::now().as_second());
-    let signer = link.verify(Direction::AgentToControl, header, method, path, at);
-    signer.map_err(|refused| Error::new(ErrorCode::Unauthorized, refused.to_string()))
-}
-
 /// Serves an edge's lookup of a sandbox's route.
 pub(crate) async fn route(
     State(services): State<Arc<Services>>,
     Id(id): Id<SandboxId>,
     request: Request,
 ) -> ApiResult<Json<EdgeRoute>> {
-    signer(&services.link, &request.into_parts().0)?;
+    let parts = request.into_parts().0;
+    let caller = LinkCaller::of(&parts.extensions)?;
+    caller.in_role(HostRole::Edge)?;
     let record = services.store.sandbox(None, &id).await?;
     if matches!(record.state, SandboxState::Stopping | SandboxState::Deleted) {
         return Err(Error::not_found("sandbox", id.as_str()).into());
     }
     let agent_address = services.hosts.address(&record.host)?;
     let closed = services.sandboxes.why_closed(&record.workspace).await?.map(|_| suspended(&id));
+    let revision = record.spec.preview_revision;
+    let membership = services.fleet.memberships.membership(HostRole::Agent, &record.host);
     Ok(Json(EdgeRoute {
         closed,
         agent_address,
+        membership: membership.unwrap_or_default(),
+        // An edge with the join secret derives it.
+        preview_key: matches!(caller, LinkCaller::Member(_))
+            .then(|| PreviewKey::new(&services.link, &id, revision)),
         host: record.host,
         incarnation: record.incarnation,
         visibility: record.spec.visibility,
@@ -69,7 +71,7 @@ pub(crate) async fn name(
     Id(name): Id<String>,
     request: Request,
 ) -> ApiResult<Json<EdgeName>> {
-    signer(&services.link, &request.into_parts().0)?;
+    LinkCaller::of(request.extensions())?.in_role(HostRole::Edge)?;
     let domains = services.apps.domains();
     let found = names::find(services.store.as_ref(), services.store.as_ref(), domains, &name).await;
     let found = found.map_err(|error| Error::new(ErrorCode::Unavailable, error.to_string()))?;
@@ -93,7 +95,7 @@ pub(crate) async fn database(
 ) -> ApiResult<Response> {
     let upgrade = hyper::upgrade::on(&mut request);
     let (parts, _) = request.into_parts();
-    let host = signer(&services.link, &parts)?;
+    let host = LinkCaller::of(&parts.extensions)?.in_role(HostRole::Agent)?;
     if parts.headers.get(header::UPGRADE).is_none_or(|asked| asked != DATABASE_UPGRADE) {
         return Err(Error::bad_request(format!(
             "this request needs the header `Upgrade: {DATABASE_UPGRADE}`"
@@ -101,8 +103,9 @@ pub(crate) async fn database(
         .into());
     }
     let machine = services.store.sandbox(None, &id).await?;
-    if machine.host != host {
+    if machine.host != *host {
         let message = format!("host `{host}` cannot act for a machine of host `{}`", machine.host);
+        audit::refused(&services, &parts, host.as_str(), StatusCode::FORBIDDEN).await;
         return Err(Error::new(ErrorCode::Forbidden, message).into());
     }
     services.background.tasks.clone().spawn(async move {
@@ -118,7 +121,7 @@ pub(crate) async fn route_changes(
     State(services): State<Arc<Services>>,
     request: Request,
 ) -> ApiResult<Body> {
-    let edge = signer(&services.link, &request.into_parts().0)?;
+    let edge = LinkCaller::of(request.extensions())?.in_role(HostRole::Edge)?;
     tracing::info!(%edge, "an edge connected");
     let (events, names) = (services.sandboxes.subscribe(), services.names.subscribe());
     let lines =
@@ -144,7 +147,7 @@ pub(crate) async fn route_changes(
 
 /// Serves another replica's query for operations in progress here.
 pub(crate) async fn marks(State(services): State<Arc<Services>>, request: Request) -> ApiResult<Json<Marks>> {
-    signer(&services.link, &request.into_parts().0)?;
+    LinkCaller::of(request.extensions())?.with_secret()?;
     Ok(Json(services.sandboxes.marks()))
 }
 
@@ -154,7 +157,8 @@ pub(crate) async fn report(
     request: Request,
 ) -> ApiResult<Json<ReportAnswer>> {
     let (mut parts, body) = request.into_parts();
-    let signer = signer(&services.link, &parts)?;
+    let caller = LinkCaller::of(&parts.extensions)?.clone();
+    let signer = caller.in_role(HostRole::Agent)?;
     let pandastack_rest::extract::Id(host) =
         pandastack_rest::extract::Id::<HostId>::from_request_parts(&mut parts, &()).await?;
     let bytes = Limited::new(body, REPORT_BYTES_MAX).collect().await;
@@ -162,9 +166,23 @@ pub(crate) async fn report(
     let report: HostReport = serde_json::from_slice(&bytes.to_bytes()).map_err(|error| {
         Error::bad_request(format!("the report is invalid ({error}); run the same version on both sides"))
     })?;
-    if signer != host || report.host != host {
+    if *signer != host || report.host != host {
         let message = format!("`{signer}` cannot report for `{}` as `{host}`", report.host);
+        audit::refused(&services, &parts, signer.as_str(), StatusCode::FORBIDDEN).await;
         return Err(Error::new(ErrorCode::Forbidden, message).into());
     }
-    Ok(Json(pandastack_sandboxes::report::take(&services.sandboxes, report).await?))
+    // A certificate would be of no use if the way back were plain.
+    let is_member = matches!(caller, LinkCaller::Member(_));
+    if is_member != (HostLink::of(&report.address) == HostLink::Certificate) {
+        let message = format!(
+            "host `{host}` reports the address `{}`, which does not fit how it joined; restart its agent",
+            report.address
+        );
+        return Err(Error::bad_request(message).into());
+    }
+    let address = report.address.clone();
+    let answer = pandastack_sandboxes::report::take(&services.sandboxes, report).await?;
+    let uses_secret = HostLink::of(&address) == HostLink::SharedSecret;
+    let migrate = services.fleet.offer(&services.link).filter(|_| uses_secret);
+    Ok(Json(ReportAnswer { edges: services.fleet.edges(), migrate, ..answer }))
 }

@@ -44,6 +44,8 @@ use crate::audit::refusals::refused;
 use crate::auth::authenticate;
 use crate::body_budget::{BodyBudget, budgeted};
 use crate::console;
+use crate::fleet::caller::identified;
+use crate::fleet::join;
 use crate::idempotency::once;
 use crate::login;
 use crate::metrics::counted;
@@ -112,6 +114,10 @@ pub(crate) fn private(services: Arc<Services>, public: Router) -> Router {
         .layer(from_fn_with_state(services.member(), to_leader))
         // About this very server, whether it leads or not.
         .route(paths::SECRETS, get(secrets::status).post(secrets::reload))
+        .route(paths::CERTIFICATE, post(join::renew))
+        .layer(from_fn_with_state(Arc::clone(&services), identified))
+        // Hosts that are not members yet.
+        .route(paths::JOIN, post(join::join))
         .layer(map_response(never_plain))
         .layer(from_fn(close_unread))
         .layer(from_fn(with_request_id))
@@ -222,6 +228,9 @@ fn repeatable(services: &Arc<Services>) -> Router<ServerState> {
         .merge(members::routes())
         .route("/events", get(console::events::events))
         .route("/hosts", get(hosts::list))
+        .route("/hosts/migrate", post(hosts::migrate))
+        .route("/hosts/tokens", post(hosts::create_token))
+        .route("/hosts/{id}", delete(hosts::remove))
         .route("/outdated", get(outdated::list))
         .route("/usage", get(observe::usage))
         .route("/audit", get(observe::audit))

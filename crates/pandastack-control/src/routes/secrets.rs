@@ -13,7 +13,7 @@ use pandastack_types::link::LinkKey;
 use pandastack_types::secret_ring::{SecretRing, SecretStatus};
 use pandastack_types::{Error, ErrorCode, Result};
 
-use super::internal::signer;
+use crate::link_caller::LinkCaller;
 use crate::services::Services;
 
 /// The generations, and the generation that the rows are sealed with.
@@ -21,7 +21,7 @@ pub(crate) async fn status(
     State(services): State<Arc<Services>>,
     request: Request,
 ) -> ApiResult<Json<SecretStatus>> {
-    signer(&services.link, &request.into_parts().0)?;
+    LinkCaller::of(request.extensions())?.with_secret()?;
     Ok(Json(current_status(&services, 0).await?))
 }
 
@@ -30,7 +30,7 @@ pub(crate) async fn reload(
     State(services): State<Arc<Services>>,
     request: Request,
 ) -> ApiResult<Json<SecretStatus>> {
-    signer(&services.link, &request.into_parts().0)?;
+    LinkCaller::of(request.extensions())?.with_secret()?;
     let owned = Arc::clone(&services);
     // Continues if the client disconnects.
     Ok(Json(services.background.owned(async move { use_file(&owned).await }).await?))

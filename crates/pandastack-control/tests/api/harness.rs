@@ -21,6 +21,8 @@ pub struct World {
     dir: tempfile::TempDir,
     config: ControlConfig,
     pub base: String,
+    /// Where hosts of other machines join.
+    pub hosts_address: Option<std::net::SocketAddr>,
     pub token: String,
     pub http: reqwest::Client,
     running: Option<(CancellationToken, JoinHandle<Result<(), ServeError>>)>,
@@ -65,6 +67,7 @@ impl World {
             dir,
             config,
             base: String::new(),
+            hosts_address: None,
             token: String::new(),
             http: pandastack_http::builder_for("http:").build().unwrap(),
             running: None,
@@ -76,6 +79,7 @@ impl World {
     async fn run(&mut self) {
         let control = Control::bind(self.config.clone()).await.unwrap();
         self.base = format!("http://{}", control.addresses()[0]);
+        self.hosts_address = control.hosts_address();
         // A server that joins others has no key of its own.
         if let Ok(token) = std::fs::read_to_string(self.config.bootstrap_token_path()) {
             token.trim().clone_into(&mut self.token);
@@ -117,6 +121,11 @@ impl World {
     /// Configuration of the server.
     pub fn config(&self) -> &ControlConfig {
         &self.config
+    }
+
+    /// Directory of this world, for sockets of agents.
+    pub fn directory(&self) -> &std::path::Path {
+        self.dir.path()
     }
 
     /// Socket to which agents report.

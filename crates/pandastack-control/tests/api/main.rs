@@ -17,6 +17,7 @@ mod fake_data;
 mod fake_frozen;
 mod fake_lifecycle;
 mod fake_processes;
+mod fleet;
 mod forks;
 mod fuzz;
 mod harness;

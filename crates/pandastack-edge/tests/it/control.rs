@@ -9,7 +9,7 @@ use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Router, http::StatusCode};
-use pandastack_edge::{AccessLog, AppRoute, ControlRoutes, Edge, Instances, RouteSource};
+use pandastack_edge::{AccessLog, AppRoute, ControlRoutes, Edge, EdgeCredentials, Instances, RouteSource};
 use pandastack_types::SandboxId;
 use pandastack_types::agent_api::EdgeRoute;
 use pandastack_types::link::LinkKey;
@@ -76,6 +76,8 @@ async fn route(State(seen): State<Arc<Seen>>, Path(id): Path<String>) -> Respons
         agent_address: "unix:/nowhere".to_owned(),
         incarnation: 7,
         visibility: Visibility::Private,
+        membership: 0,
+        preview_key: None,
         preview_revision: 0,
         host_header: None,
         closed: None,
@@ -109,7 +111,7 @@ async fn changes(State(seen): State<Arc<Seen>>) -> Body {
 fn routes_of(servers: &[&Control]) -> Arc<ControlRoutes> {
     let addresses: Vec<_> = servers.iter().map(|server| server.address.as_str()).collect();
     let link = LinkKey::new(&[7; 32]).unwrap();
-    ControlRoutes::new(&addresses.join(", "), "edge".parse().unwrap(), link).unwrap()
+    ControlRoutes::new(&addresses.join(", "), "edge".parse().unwrap(), EdgeCredentials::Secret(link)).unwrap()
 }
 
 #[tokio::test]

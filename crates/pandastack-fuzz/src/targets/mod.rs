@@ -88,4 +88,5 @@ pub const TARGETS: &[Target] = &[
     Target { input_bytes_max: 300, ..target("schedule", texts::schedule) },
     target("sse", texts::sse),
     tree("id-token", oidc::id_token),
+    target("host-join", protocols::host_join),
 ];

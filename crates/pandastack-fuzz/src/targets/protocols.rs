@@ -117,3 +117,18 @@ pub(super) fn shim_request(data: &[u8]) {
     assert_eq!(length, data.len());
     assert_eq!(Request::decode(&written[..length]), Ok(request));
 }
+
+/// What a host that joins sends: a request for a certificate, or a text with a token or an identity.
+pub(super) fn host_join(data: &[u8]) {
+    if let Err(error) = SigningRequest::from_der(data) {
+        assert!(!error.to_string().is_empty());
+    }
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    if let Ok(token) = text.parse::<JoinToken>() {
+        assert_eq!(token.expose(), text.trim());
+        assert_eq!(JoinToken::id_of(token.presented()), Some(token.id()));
+    }
+    if let Ok(identity) = text.parse::<HostIdentity>() {
+        assert_eq!(identity.to_string(), text);
+    }
+}

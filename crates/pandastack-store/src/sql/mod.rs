@@ -26,6 +26,7 @@ mod databases;
 mod deployments;
 mod functions;
 mod history;
+mod host_identities;
 mod hosts;
 mod installation;
 mod ledger;

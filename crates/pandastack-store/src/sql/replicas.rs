@@ -28,7 +28,7 @@ const LEADER_LOCK: i64 = 0x7061_6e64_6173_7461;
 /// The class of the locks of members: "pand" in ASCII.
 const MEMBER_CLASS: i32 = 0x7061_6e64;
 /// The channel on which replicas receive changes. The triggers of the schema use it too.
-const CHANNEL: &str = "pandastack";
+pub(super) const CHANNEL: &str = "pandastack";
 /// Notifications taken at once, so that a burst of events is read with one query.
 const NEWS_AT_ONCE: usize = 256;
 /// The database detects a vanished replica within 5 s, and releases its locks.
@@ -42,6 +42,9 @@ const REPLICAS: &str = "SELECT r.instance, r.address, EXISTS (SELECT 1 FROM pg_l
      FROM replicas r JOIN pg_locks member ON member.locktype = 'advisory' AND member.granted \
      AND member.objsubid = 2 AND member.classid::bigint = $1 AND member.objid::bigint = r.number \
      AND member.database = (SELECT oid FROM pg_database WHERE datname = current_database()) ORDER BY r.number";
+
+/// Notification that the policy for the shared secret changed.
+pub(super) const SHARED_SECRET_CHANGED: &str = "shared-secret";
 
 #[async_trait]
 impl ReplicaStore for SqlStore {
@@ -243,6 +246,10 @@ impl PostgresSession {
                     continue;
                 }
                 Some(("host", id)) => ReplicaChange::Host(id.parse().map_err(corrupt("notification"))?),
+                Some(("identity", id)) => {
+                    ReplicaChange::HostIdentity(id.parse().map_err(corrupt("notification"))?)
+                }
+                _ if payload == SHARED_SECRET_CHANGED => ReplicaChange::SharedSecret,
                 _ if payload == "names" => ReplicaChange::Names,
                 // From a newer version; ignore it.
                 _ => continue,

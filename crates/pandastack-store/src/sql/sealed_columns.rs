@@ -41,6 +41,7 @@ pub(super) const FUNCTION_VERSIONS: Column = Column {
     id: "function_id || ':' || CAST(version AS TEXT)",
     ..spec("function version", "function_versions", &["env"])
 };
+pub(super) const HOST_AUTHORITY: Column = spec("host authority", "host_authority", &["key"]);
 pub(super) const PREVIEW_REPOS: Column = Column {
     column: "env",
     id: "workspace_id || '/' || CAST(github_repo_id AS TEXT)",
@@ -55,11 +56,12 @@ pub(super) const WEBHOOKS: Column = spec("webhook", "webhooks", &["url", "secret
 const BUILD_SECRETS: &[&str] =
     &["request.start.args", "start.args", "start.registries", "start.secrets", "recipe"];
 
-const COLUMNS: [&Column; 10] = [
+const COLUMNS: [&Column; 11] = [
     &APPS,
     &DEPLOYMENTS,
     &FUNCTIONS,
     &FUNCTION_VERSIONS,
+    &HOST_AUTHORITY,
     &PREVIEW_REPOS,
     &SANDBOXES,
     &SCHEDULES,

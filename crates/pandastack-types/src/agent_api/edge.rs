@@ -9,8 +9,11 @@ use crate::{HostId, SandboxId};
 pub struct EdgeRoute {
     /// Host it lives on.
     pub host: HostId,
-    /// Address of that host's agent: `unix:/path` or `http://address:port`.
+    /// Address of that host's agent, as it reports it.
     pub agent_address: String,
+    /// Membership of that host; 0 if it has no certificate.
+    #[serde(default)]
+    pub membership: u32,
     /// Incarnation of the sandbox.
     pub incarnation: u64,
     /// Visibility of its ports.
@@ -20,6 +23,9 @@ pub struct EdgeRoute {
     /// `Host` header of requests to its ports, if it is not the client's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_header: Option<crate::host_header::HostHeader>,
+    /// Credentials of its previews, for edges without the join secret.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preview_key: Option<crate::preview::PreviewKey>,
     /// Reason why the sandbox may not be reached, if so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed: Option<String>,

@@ -1,5 +1,7 @@
 //! Every endpoint of an agent, in one table.
 
+use std::collections::BTreeMap;
+
 use super::endpoint::Segment;
 use super::query::{
     BuildQuery, ExecQuery, ExecStreamQuery, FindFilesQuery, GrantQuery, GrepFilesQuery, ListDirectoryQuery,
@@ -16,7 +18,7 @@ use super::{
 };
 use crate::api;
 use crate::network::NetworkPolicy;
-use crate::{BuildId, SandboxId, SnapshotId, VolumeId};
+use crate::{BuildId, HostId, SandboxId, SnapshotId, VolumeId};
 
 /// `Name: METHOD "path" [path parameters] ? Query, Request => Response;`
 ///
@@ -122,6 +124,8 @@ endpoints! {
     ReadFrozen: Get "/frozen" [], Empty => Json<HostFrozen>;
     /// Sets what happens when outdated states are used.
     SetVerdicts: Put "/frozen/verdicts" [], Json<OutdatedVerdicts> => Empty;
+    /// Replaces the edges that may ask for traffic grants, with their memberships.
+    SetEdges: Put "/edges" [], Json<BTreeMap<HostId, u32>> => Empty;
 
     /// Creates a sandbox; responds when it is ready.
     CreateSandbox: Post "/sandboxes" [], Json<AgentCreate> => Json<AgentSandbox>;

@@ -1,9 +1,13 @@
 //! Host reports, and the response to them.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use subtle::ConstantTimeEq;
 
 use super::{AgentSandbox, AgentVolume};
+use crate::link::LinkKey;
 use crate::{HostId, SandboxId, SnapshotId};
 
 /// A template as a host has it.
@@ -54,7 +58,8 @@ pub struct TemplateInfo {
 pub struct HostReport {
     /// The host's id.
     pub host: HostId,
-    /// Address at which control reaches the agent: `unix:/path` or `http://address:port`.
+    /// Address at which control reaches the agent: `unix:/path`, `http://address:port`, or for a host with a
+    /// certificate `https://address:port`.
     pub address: String,
     /// Version of the agent.
     pub version: String,
@@ -179,4 +184,36 @@ pub struct ReportAnswer {
     /// Whether more than one workspace exists.
     #[serde(default)]
     pub shared: bool,
+    /// Edges with a certificate, and their memberships: only these may ask the agent for traffic grants.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub edges: BTreeMap<HostId, u32>,
+    /// The host has no certificate yet, and may get one with the join secret.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub migrate: Option<MigrationOffer>,
 }
+
+/// Control lets a host without a certificate join with the join secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigrationOffer {
+    /// Fingerprint of the authority.
+    pub authority: String,
+    /// Proof that a holder of the join secret made the offer: the answer may have come over a plain
+    /// connection.
+    pub proof: String,
+}
+
+impl MigrationOffer {
+    /// An offer of control.
+    pub fn new(secret: &LinkKey, authority: String) -> Self {
+        Self { proof: secret.derive(OFFER, &[&authority]), authority }
+    }
+
+    /// Whether a holder of the join secret made the offer.
+    pub fn is_proven(&self, secret: &LinkKey) -> bool {
+        let proofs = secret.derive_each(OFFER, &[&self.authority]);
+        proofs.iter().any(|proof| proof.as_bytes().ct_eq(self.proof.as_bytes()).into())
+    }
+}
+
+/// What the proof is derived for.
+const OFFER: &str = "authority of hosts";

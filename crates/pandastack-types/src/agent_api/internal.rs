@@ -44,6 +44,12 @@ paths! {
     /// ([`SecretStatus`](crate::secret_ring::SecretStatus)). `POST`: the server reads the secret's file again
     /// and seals all rows with its current generation.
     SECRETS, secrets() = "/internal/v1/secrets";
+    /// `POST`: a host sends a [`JoinRequest`](super::JoinRequest) with a join token, and reads an
+    /// [`IssuedCertificate`](super::IssuedCertificate).
+    JOIN, join() = "/internal/v1/join";
+    /// `POST`: a host renews its certificate with a [`CertificateRequest`](super::CertificateRequest), and
+    /// reads an [`IssuedCertificate`](super::IssuedCertificate).
+    CERTIFICATE, certificate() = "/internal/v1/certificate";
     /// `GET`: another control server asks what is in flight here.
     IN_FLIGHT, in_flight() = "/internal/v1/in-flight";
 }

@@ -23,6 +23,7 @@ pub mod endpoints;
 mod frozen;
 mod host;
 pub mod internal;
+mod join;
 mod query;
 mod sandbox;
 mod volume;
@@ -37,7 +38,10 @@ pub use frozen::{
     Components, EngineVersion, FrozenSandbox, FrozenSnapshot, FrozenTemplate, GuestVersion, HostFrozen,
     OutdatedVerdict, OutdatedVerdicts,
 };
-pub use host::{AgentDenial, AgentTemplate, EgressLimit, HostReport, ReportAnswer, TemplateInfo};
+pub use host::{
+    AgentDenial, AgentTemplate, EgressLimit, HostReport, MigrationOffer, ReportAnswer, TemplateInfo,
+};
+pub use join::{CertificateRequest, IssuedCertificate, JoinRequest};
 pub use query::{
     BuildQuery, ExecQuery, ExecStreamQuery, FindFilesQuery, Flag, GrantQuery, GrepFilesQuery,
     ListDirectoryQuery, LogQuery, MakeDirectoryQuery, NoQuery, OutputEncoding, OutputQuery, PathQuery,

@@ -1,11 +1,10 @@
-//! Quotas, settings of a workspace, hosts and the server itself.
+//! Quotas, settings of a workspace and the server itself.
 
-use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::WorkspaceId;
 use crate::preview::Visibility;
-use crate::{HostId, WorkspaceId};
 
 /// Quotas of a workspace. For omitted quotas, the platform's limits apply.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -77,30 +76,6 @@ pub struct PatchWorkspace {
     /// Default visibility of sandbox ports. Existing sandboxes keep theirs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_visibility: Option<Visibility>,
-}
-
-/// A host, as shown to operators.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Host {
-    /// Host ID.
-    pub id: HostId,
-    /// Whether the agent on the host responds.
-    pub reachable: bool,
-    /// Engine for new sandboxes.
-    pub engine: String,
-    /// `hardware` or `emulated`.
-    pub isolation: String,
-    /// Number of sandboxes on the host.
-    pub sandboxes: u64,
-    /// Memory that is not reserved, in MiB.
-    pub memory_free_mb: u64,
-    /// Free disk space in the host's store, in bytes.
-    pub disk_free_bytes: u64,
-    /// Version of the agent.
-    pub version: String,
-    /// Time of the agent's last report.
-    #[schema(value_type = String, format = DateTime)]
-    pub last_seen_at: Timestamp,
 }
 
 /// Response of `GET /version`.

@@ -16,6 +16,7 @@ mod context;
 mod database;
 mod file;
 mod function;
+mod host;
 mod key;
 mod member;
 mod next_runs;
@@ -36,9 +37,7 @@ mod volume;
 mod webhook;
 mod workspace;
 
-pub use account::{
-    Host, PatchWorkspace, Quota, QuotaReport, QuotaUse, Version, Workspace, WorkspaceSettings,
-};
+pub use account::{PatchWorkspace, Quota, QuotaReport, QuotaUse, Version, Workspace, WorkspaceSettings};
 pub use app::{
     AddAppDomain, App, AppDomain, AppDomainList, AppInstance, AppSettings, AppStatus, CreateApp, DeployApp,
     Deployment, DeploymentStatus, DnsRecord, GitHost, HookAnswer, RollbackApp, UpdateApp,
@@ -68,6 +67,7 @@ pub use function::{
     FunctionVersion, InvokeFunction, Isolation, PatchFunction, RecordRun, Redriven, RollbackFunction, Run,
     RunKind, Runtime,
 };
+pub use host::{CreateHostToken, Host, HostLink, HostMigration, HostToken, MigrateHosts};
 pub use key::{CreateToken, Me, Role, RotateToken, Scope, TokenCreated, TokenInfo};
 pub use member::{
     AddMember, DeviceLogin, FinishLogin, LoginOptions, LoginProgress, LoginProvider, LoginSession,

@@ -1,12 +1,15 @@
 //! `pandastack agent`: runs the agent on this host.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use pandastack_agent::{AgentConfig, Listen};
+use pandastack_agent::{AgentConfig, LinkCredentials, Listen, is_advertisable};
 use pandastack_types::HostId;
+use pandastack_types::host_identity::HostRole;
 
+use super::join::{JoinArgs, Joined};
 use crate::failure::Failure;
 use crate::settings::{AgentArgs, CommonArgs, ControlArgs, Settings};
 use crate::supervise::lock::{Claim, Holder, UpLock};
@@ -27,13 +30,18 @@ pub struct Args {
     /// ID of this host [default: derived from the host name on first start]
     #[arg(long, env = "PANDASTACK_HOST", value_name = "ID")]
     host: Option<HostId>,
-    /// Control server: `unix:/path` or `http://address:port`; separate several with commas
+    /// Control server: `unix:/path` or `https://address:port`; separate several with commas
     /// [default: the control socket on this machine]
     #[arg(long, env = "PANDASTACK_CONTROL", value_name = "ADDRESS")]
     control: Option<String>,
-    /// Listen for control on this address instead of a Unix socket; use a private network
+    /// Listen for control on this address instead of a Unix socket [default: --advertise]
     #[arg(long, env = "PANDASTACK_AGENT_LISTEN", value_name = "ADDRESS")]
-    agent_listen: Option<std::net::SocketAddr>,
+    agent_listen: Option<SocketAddr>,
+    /// Address and port at which control and edges reach this agent [default: --agent-listen]
+    #[arg(long, env = "PANDASTACK_ADVERTISE", value_name = "ADDRESS")]
+    advertise: Option<String>,
+    #[command(flatten)]
+    join: JoinArgs,
     #[command(flatten)]
     link: super::control::LinkArgs,
 }
@@ -49,26 +57,36 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let runtime = tokio::runtime::Runtime::new().context("cannot start the async runtime")?;
     let _lock = claim(&settings, args.link.supervised)?;
     runtime.block_on(async {
-        let config = config(&args, &settings)?;
+        let config = config(&args, &settings).await?;
         let shutdown = stop_requested(args.link.supervised)?;
-        let (secret_file, key) = (args.link.secret_file(&settings), config.link.clone());
+        let (secret_file, link) = (args.link.secret_file(&settings), config.link.clone());
         let served = heap_trim::while_serving(pandastack_agent::serve(config, shutdown));
-        secret::following(&secret_file, &key, served).await
+        match link {
+            LinkCredentials::Secret(key) => secret::following(&secret_file, &key, served).await,
+            LinkCredentials::Certificate(..) => served.await,
+        }
     })?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn config(args: &Args, settings: &Settings) -> Result<AgentConfig> {
+async fn config(args: &Args, settings: &Settings) -> Result<AgentConfig> {
     let control = format!("unix:{}", settings.control_socket().display());
+    let host = host_id(args.host.clone(), settings)?;
+    let joined =
+        args.join.joined(&settings.data_dir, args.control.as_deref(), HostRole::Agent, &host).await?;
     Ok(AgentConfig {
-        host: host_id(args.host.clone(), settings)?,
+        host,
         data_dir: settings.data_dir.clone(),
         runtime_dir: settings.runtime_dir.clone(),
         cache_dir: settings.cache_dir.clone(),
-        listen: args.agent_listen.map_or_else(|| Listen::Unix(settings.agent_socket()), Listen::Tcp),
+        listen: listen(args, settings, joined.is_some())?,
+        advertise: args.advertise.clone(),
         control: args.control.clone().unwrap_or(control),
         socket_owner: ServiceUser::resolve(settings.run_as.as_deref())?.map(|user| user.ids()),
-        link: secret::read(&args.link.secret_file(settings))?,
+        link: match joined {
+            Some(Joined { tls, file }) => LinkCredentials::Certificate(tls, file),
+            None => LinkCredentials::Secret(secret::read(&args.link.secret_file(settings))?),
+        },
         engine: settings.engine.into(),
         zygotes: settings.zygotes,
         subnet: settings.subnet.clone(),
@@ -89,6 +107,33 @@ fn config(args: &Args, settings: &Settings) -> Result<AgentConfig> {
         light_sleep: settings.light_sleep,
         probe_program: PathBuf::from("/proc/self/exe"),
     })
+}
+
+/// Where the agent listens. A host with a certificate is reached over the network.
+fn listen(args: &Args, settings: &Settings, joined: bool) -> Result<Listen> {
+    if let Some(given) = &args.advertise
+        && !is_advertisable(given)
+    {
+        let failure = Failure::new(format!("cannot advertise `{given}`"));
+        return Err(failure
+            .hint("give an address and a port that control can reach, such as 10.0.0.2:7071")
+            .into());
+    }
+    let advertised = args.advertise.as_ref().and_then(|given| given.parse().ok());
+    match args.agent_listen.or(advertised) {
+        Some(address) if address.ip().is_unspecified() && args.advertise.is_none() => {
+            let failure = Failure::new(format!("control cannot reach this agent at {address}"));
+            Err(failure.hint("give the address of this host with --advertise").into())
+        }
+        Some(address) => Ok(Listen::Tcp(address)),
+        None if joined => {
+            let failure = Failure::new("the address at which control reaches this agent is missing");
+            Err(failure
+                .hint("set --advertise to an address and port of this host, such as 10.0.0.2:7071")
+                .into())
+        }
+        None => Ok(Listen::Unix(settings.agent_socket())),
+    }
 }
 
 fn host_id(given: Option<HostId>, settings: &Settings) -> Result<HostId> {

@@ -25,10 +25,10 @@ pub struct Args {
     common: CommonArgs,
     #[command(flatten)]
     control: ControlArgs,
-    /// Also listen for agents on other machines at this address; use a private network
+    /// Also listen for agents and edges on other machines at this address
     #[arg(long, env = "PANDASTACK_AGENTS_LISTEN", value_name = "ADDRESS")]
     agents_listen: Option<SocketAddr>,
-    /// Address of this server for other control servers on the same database: `http://address:port`
+    /// Address of this server for other control servers on the same database: `https://address:port`
     /// or `unix:/path` [default: --agents-listen, or the control socket]
     #[arg(long, env = "PANDASTACK_REPLICA_ADDRESS", value_name = "ADDRESS")]
     replica_address: Option<String>,

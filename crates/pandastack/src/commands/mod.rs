@@ -33,6 +33,8 @@ pub mod host_packages;
 #[cfg(feature = "server")]
 pub mod image;
 #[cfg(feature = "server")]
+mod join;
+#[cfg(feature = "server")]
 pub mod join_secret;
 #[cfg(feature = "server")]
 pub mod kvm_probe;
