@@ -28,6 +28,8 @@ const TOOLS: &[Requirement] = &[
     ("openssl", "openssl"),
     ("update-ca-certificates", "ca-certificates"),
     ("ssh-keygen", "openssh-client"),
+    ("R", "r-base-core"),
+    ("javac", "default-jdk-headless"),
 ];
 /// Browser that opens pages of apps.
 const BROWSER: &[Requirement] = &[("chromium", "chromium")];

@@ -16,7 +16,29 @@ const JAVASCRIPT: &str = concat!(
     include_str!("kernels/javascript/main.js")
 );
 /// Drives Bash; in Python.
-const BASH: &str = concat!(include_str!("kernels/wire.py"), include_str!("kernels/bash.py"));
+const BASH: &str = concat!(
+    include_str!("kernels/wire.py"),
+    include_str!("kernels/driver.py"),
+    include_str!("kernels/bash.py")
+);
+/// Drives R; in Python, with the part that R runs as a raw string.
+const R: &str = concat!(
+    include_str!("kernels/wire.py"),
+    include_str!("kernels/driver.py"),
+    "KERNEL = r'''",
+    include_str!("kernels/r.R"),
+    "'''\n",
+    include_str!("kernels/r.py")
+);
+/// The same for Java.
+const JAVA: &str = concat!(
+    include_str!("kernels/wire.py"),
+    include_str!("kernels/driver.py"),
+    "KERNEL = r'''",
+    include_str!("kernels/Kernel.java"),
+    "'''\n",
+    include_str!("kernels/java.py")
+);
 /// Runs the Python kernel in a fork of the template's interpreter, or in its own.
 const FORK: &str = include_str!("kernels/fork.py");
 /// Gives the JavaScript kernel its pipes.
@@ -44,6 +66,8 @@ pub(super) fn command(language: Language) -> Vec<&'static str> {
             vec!["sh", "-c", LAUNCH, "sh", JAVASCRIPT, language.name()]
         }
         Language::Bash => vec!["python3", "-u", "-c", BASH],
+        Language::R => vec!["python3", "-u", "-c", R],
+        Language::Java => vec!["python3", "-u", "-c", JAVA],
     }
 }
 

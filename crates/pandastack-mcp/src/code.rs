@@ -19,7 +19,7 @@ pub(crate) struct CodeArgs {
     sandbox_id: String,
     /// Code to run. The value of its last expression is a result.
     code: String,
-    /// Language of the code: `python`, `javascript`, `typescript` or `bash`. Default: `python`.
+    /// Language of the code: `python`, `javascript`, `typescript`, `bash`, `r` or `java`. Default: `python`.
     language: Option<String>,
     /// Interrupt the code after this many seconds; variables are kept. Default: 60.
     timeout_seconds: Option<u64>,

@@ -17,6 +17,10 @@ pub enum Language {
     TypeScript,
     /// Bash.
     Bash,
+    /// R.
+    R,
+    /// Java, by JShell.
+    Java,
 }
 
 /// A row of the table.
@@ -34,6 +38,7 @@ struct Row {
 }
 
 const BASE: &str = "`base` or `code-interpreter`";
+const INTERPRETER: &str = "`code-interpreter`";
 
 #[rustfmt::skip]
 const TABLE: &[Row] = &[
@@ -45,6 +50,10 @@ const TABLE: &[Row] = &[
           title: "TypeScript", programs: &["node"], templates: BASE },
     Row { language: Language::Bash, name: "bash", aliases: &["sh", "shell"],
           title: "Bash", programs: &["bash", "python3"], templates: BASE },
+    Row { language: Language::R, name: "r", aliases: &[],
+          title: "R", programs: &["R", "python3"], templates: INTERPRETER },
+    Row { language: Language::Java, name: "java", aliases: &[],
+          title: "Java", programs: &["javac", "python3"], templates: INTERPRETER },
 ];
 
 impl Language {

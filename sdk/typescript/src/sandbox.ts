@@ -214,7 +214,7 @@ export class Sandbox {
 
   /**
    * Create a code context, an interpreter that keeps its state between runs. Languages: `python`,
-   * `javascript`, `typescript` and `bash`.
+   * `javascript`, `typescript`, `bash`, `r` and `java`.
    */
   async createCodeContext(language = "python", options: { cwd?: string } = {}): Promise<CodeContext> {
     const known = ["py", "python3"].includes(language) ? "python" : language;

@@ -123,10 +123,17 @@ LANGUAGES = {
     "javascript": ("let x = 41", "x + 1", "Math.random()"),
     "typescript": ("enum E { One = 1 }\nlet x: number = 41", "x + E.One", "Math.random()"),
     "bash": ("x=41; echo $RANDOM", "echo $((x + 1))", "echo $RANDOM $RANDOM"),
+    "r": ("x <- 41; set.seed(1)", "cat(x + 1)", "runif(1)"),
+    "java": ("int x = 41; Math.random()", "x + 1", "Math.random()"),
 }
 
 
-def test_contexts_of_every_language_are_copied_with_their_state(own: Sandbox) -> None:
+def test_contexts_of_every_language_are_copied_with_their_state(client: PandaStack) -> None:
+    with client.sandboxes.create(template="code-interpreter", ttl_seconds=1800, metadata=RUN) as made:
+        check_copies(made)
+
+
+def check_copies(own: Sandbox) -> None:
     contexts = {language: own.create_code_context(language, cwd="/tmp") for language in LANGUAGES}
     drawn: Dict[str, List[Optional[str]]] = {language: [] for language in LANGUAGES}
     for language, (keep, _, _) in LANGUAGES.items():

@@ -473,16 +473,7 @@ MISSING: Dict[str, Any] = {
         lambda: create(network={"rules": {"a.com": [{"transform": {"headers": {"X": "1"}}}]}}),
     ),
     "volumes": ("use the calls of this server instead: [volumes](volumes.md)", lambda: e2b.Volume.create("v")),
-    "the languages R and Java": (
-        "not implemented yet",
-        lambda: refuse_language(),
-    ),
 }
-
-
-def refuse_language() -> None:
-    with interpreter.Sandbox.create(timeout=TIMEOUT, metadata=RUN) as made:
-        made.run_code("1", language="r")
 
 
 @pytest.mark.parametrize("what", MISSING)

@@ -44,7 +44,10 @@ def test_charts(code: interpreter.Sandbox) -> None:
     assert (both.title, [chart.type.value for chart in both.elements]) == ("Both", ["line", "bar"])
 
 
-@feature("code interpreter: languages", "JavaScript, TypeScript and Bash, with a default context of each")
+@feature(
+    "code interpreter: languages",
+    "JavaScript, TypeScript, Bash, R and Java, with a default context of each",
+)
 def test_languages(code: interpreter.Sandbox) -> None:
     ran = code.run_code("import os from 'os'; const x = 41; console.log(os.platform()); [x]", language="js")
     assert (ran.results[0].text, ran.results[0].json, ran.logs.stdout) == ("[ 41 ]", [41], ["linux\n"])
@@ -58,8 +61,38 @@ def test_languages(code: interpreter.Sandbox) -> None:
     assert code.run_code("echo $PWD $((x + 1))", language="bash").logs.stdout == ["/srv 42\n"]
     failed = code.run_code("echo before; exit_status() { return 3; }; exit_status", language="bash")
     assert failed.error is not None and failed.error.value == "3"
+    check_r(code)
+    check_java(code)
     context = code.create_code_context(language="javascript", cwd="/tmp")
     assert context.language == "javascript"
     assert code.run_code("process.cwd() + typeof x", context=context).text == "/tmpundefined"
     with pytest.raises(Exception, match="language `cobol` is not supported"):
         code.run_code("1", language="cobol")
+
+
+def check_r(code: interpreter.Sandbox) -> None:
+    ran = code.run_code("print('Hello'); x <- 41; getwd()", language="r", timeout=TIMEOUT)
+    assert (ran.logs.stdout, ran.text) == (['[1] "Hello"\n'], '[1] "/home/user"')
+    shown = "data.frame(a = x + 1)\nplot(x)\nSys.getenv('MINE')"
+    ran = code.run_code(shown, envs={"MINE": "m"}, language="r")
+    table, text, plot = ran.results
+    assert "<td>42</td>" in (table.html or "") and text.text == '[1] "m"' and plot.png, ran
+    failed = code.run_code("f <- function() stop('no')\nf()", language="r").error
+    assert failed is not None and failed.value == "no" and "f() at <cell-3>#2" in failed.traceback, failed
+    with pytest.raises(Exception):
+        code.run_code("repeat {}", language="r", timeout=3)
+    assert code.run_code("x", language="r", timeout=60).text == "[1] 41"
+
+
+def check_java(code: interpreter.Sandbox) -> None:
+    ran = code.run_code('System.out.println("Hello"); int x = 41;', language="java", timeout=TIMEOUT)
+    assert (ran.logs.stdout[0], ran.error) == ("Hello", None)
+    assert code.run_code("x + 1", language="java", timeout=60).text == "42"
+    mine = 'System.getProperty("MINE", "none") + System.getProperty("user.dir")'
+    assert code.run_code(mine, envs={"MINE": "m"}, language="java", timeout=60).text == "m/home/user"
+    assert code.run_code(mine, language="java", timeout=60).text == "none/home/user"
+    failed = code.run_code("int y = 1;\nint z = y / 0;", language="java", timeout=60).error
+    assert failed is not None and failed.name == "java.lang.ArithmeticException", failed
+    with pytest.raises(Exception):
+        code.run_code("while (true) x = 41;", language="java", timeout=3)
+    assert code.run_code("x", language="java", timeout=60).text == "41"

@@ -1,7 +1,9 @@
 //! Tests of the kernels with this machine's interpreters.
 
 mod bash;
+mod java;
 mod javascript;
+mod r;
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::unix::process::CommandExt;
@@ -124,6 +126,18 @@ impl Drop for Kernel {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Whether this machine has what a language needs. Says why a test is skipped.
+fn can_run(language: Language) -> bool {
+    let missing = language.programs().iter().find(|program| {
+        let found = Command::new("sh").args(["-c", "command -v \"$0\"", program]).output().unwrap();
+        !found.status.success()
+    });
+    if let Some(program) = missing {
+        eprintln!("skipped: this machine does not have `{program}`");
+    }
+    missing.is_none()
 }
 
 /// Runs cells in one kernel; what each shows, or the error's name and message.

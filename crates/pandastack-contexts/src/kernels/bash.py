@@ -1,4 +1,4 @@
-"""Runs Bash code in one shell. The lines in and out are those of `wire.py`, the first part of this program.
+"""Runs Bash code in one shell. `wire.py` and `driver.py` are the first parts of this program.
 
 The shell is interactive, so that neither a wrong line nor an interrupt ends it, but has no terminal. Without
 one there is no job control: an interrupt reaches everything in its process group that runs in the foreground,
@@ -9,13 +9,9 @@ and what runs in the background ignores it. The shell reads commands from a pipe
 """
 
 import re
-import select
 import shlex
-import subprocess
 
 OPTIONS = ("--norc", "--noprofile", "--noediting", "-i")
-# Time after which a run that goes on is interrupted again.
-INTERRUPT_SECONDS = 1.0
 # Time in which the shell handles an interrupt. The next interrupt repeats a question that came too early.
 QUESTION_SECONDS = 0.01
 # Time after which a lost question is repeated.
@@ -33,13 +29,10 @@ class Shell:
         self.heard, self.told = os.pipe()
         # What an interactive shell says about the missing terminal is for nobody.
         errors = os.dup(2)
-        # Programs inherit that interrupts are ignored, as they are in a program in the background.
-        before = signal.signal(signal.SIGINT, signal.SIG_DFL)
-        self.process = subprocess.Popen(
+        self.process = spawn(
             ("bash", *OPTIONS), bufsize=0, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            pass_fds=(errors,), start_new_session=True, env={**os.environ, "PS1": "", "PS2": ""},
+            pass_fds=(errors,), env={**os.environ, "PS1": "", "PS2": ""},
         )
-        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
         self.write(f"export -n PS1 PS2; set +o history +H; exec 2>&{errors} {errors}>&-\n")
         os.close(errors)
         self.poll = select.poll()
@@ -56,13 +49,12 @@ class Shell:
         """Exit status of the code; `None` if the shell has ended."""
         os.ftruncate(self.code, 0)
         os.pwrite(self.code, code.encode("utf-8", "replace"), 0)
-        place = f"/proc/{os.getpid()}/fd"
         named = [(name, value) for name, value in env.items() if VARIABLE.fullmatch(name)]
         given = " ".join(f"{name}={shlex.quote(value)}" for name, value in named)
         try:
             with self.lock:
                 # The empty line ends what a wrong cell left open.
-                self.write(f'{given} eval "$(<{place}/{self.code})" < /dev/null\n\n')
+                self.write(f'{given} eval "$(<{place(self.code)})" < /dev/null\n\n')
                 self.asked = number
                 self.ask(number)
             status = self.answer(number)
@@ -76,8 +68,8 @@ class Shell:
 
     def ask(self, name):
         """Asks for the exit status of what was last run. The answer has the name."""
-        place = f"/proc/{os.getpid()}/fd/{self.told}"
-        self.write(f'\n{{ builtin printf \'%s %s\\n\' {name} "$?" > {place}; }} 2> /dev/null\n')
+        told = place(self.told)
+        self.write(f'\n{{ builtin printf \'%s %s\\n\' {name} "$?" > {told}; }} 2> /dev/null\n')
 
     def answer(self, name, wait_ms=None):
         """The exit status; `None` if the shell has ended, or if the time is over. Others are passed over."""
@@ -114,47 +106,15 @@ class Shell:
                 return
 
 
-class Kernel:
-    def __init__(self):
-        self.wire = Wire()
-        self.catchers = [Catcher(self.wire, name, fd) for name, fd in (("stdout", 1), ("stderr", 2))]
-        self.shell = Shell()
-        self.was_interrupted = False
-        self.requests = Requests(self.wire, self.interrupt)
-        self.count = 0
-        self.machine = machine()
-
-    def interrupt(self):
-        self.was_interrupted = True
-        threading.Thread(target=self.interrupt_run, args=(self.wire.current, self.count), daemon=True).start()
-
-    def interrupt_run(self, run, number):
-        while run is not None and self.wire.current == run:
-            self.shell.interrupt(number)
-            # Bash goes on if the foreground command ended by itself just then.
-            time.sleep(INTERRUPT_SECONDS)
-
-    def serve(self):
-        while (request := self.requests.next()) is not None:
-            self.was_interrupted = False
-            self.count += 1
-            self.wire.current = request["run"]
-            self.wire.send("started", execution_count=self.count)
-            if self.machine != (found := machine()):
-                # A copy would draw the numbers that its original draws.
-                self.machine = found
-                self.shell.write("RANDOM=$SRANDOM\n")
-            status = self.shell.run(self.count, request["code"], request.get("env") or {})
-            for catcher in self.catchers:
-                catcher.settle()
-            if status is None:
-                code = self.shell.process.wait()
-                os._exit(code if code >= 0 else 128 - code)
-            self.tell(status)
-            self.wire.send("ended")
-            self.wire.current = None
-
-    def tell(self, status):
+class Kernel(Driver):
+    def run(self, code, env, before):
+        if before != self.machine:
+            # A copy would draw the numbers that its original draws.
+            self.interpreter.write("RANDOM=$SRANDOM\n")
+        status = self.interpreter.run(self.count, code, env)
+        self.settle()
+        if status is None:
+            raise Ended
         if self.was_interrupted:
             name, value, what = "Interrupted", "the code was interrupted", "the code was interrupted"
         else:
@@ -163,4 +123,4 @@ class Kernel:
             self.wire.send("error", name=name, value=value, traceback=f"{name}: {what}")
 
 
-Kernel().serve()
+Kernel(Shell).serve()

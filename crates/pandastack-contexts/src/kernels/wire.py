@@ -12,11 +12,15 @@ import codecs
 import json
 import os
 import queue
+import select
 import signal
 import threading
 import time
 
 TEXT_CHARS_MAX = 1 << 20
+# Part of a line that waits for the rest of it, and how long.
+LINE_BYTES_MAX = 1 << 16
+LINE_SECONDS = 0.05
 # Files in which the guest describes the machine, written before a copy of it continues.
 MACHINE_FILES = ("/run/pandastack/sandbox_id", "/run/pandastack/generation")
 
@@ -65,17 +69,26 @@ class Catcher:
         threading.Thread(target=self.read, daemon=True).start()
 
     def read(self):
-        held = b""
+        held, until, ready = b"", 0.0, select.poll()
+        ready.register(self.reader, select.POLLIN)
         while True:
+            # Some programs write a line in pieces.
+            if held and not ready.poll(max(0, until - time.monotonic()) * 1000):
+                self.tell(held)
+                held = b""
+            if not held:
+                until = time.monotonic() + LINE_SECONDS
             held += os.read(self.reader, 65536)
             while self.mark in held:
                 before, held = held.split(self.mark, 1)
                 self.tell(before, final=True)
                 self.seen.set()
             begun = (n for n in range(min(len(self.mark), len(held)), 0, -1) if held.endswith(self.mark[:n]))
-            keep = next(begun, 0)
-            self.tell(held[:len(held) - keep])
-            held = held[len(held) - keep:]
+            end = len(held) - next(begun, 0)
+            if time.monotonic() < until:
+                end = held.rfind(b"\n") + 1 or (end if end > LINE_BYTES_MAX else 0)
+            self.tell(held[:end])
+            held = held[end:]
 
     def tell(self, data, final=False):
         # A character may be cut by the end of a read, but not by the end of a run.

@@ -20,7 +20,7 @@ pub const SANDBOX_GONE_ERROR: &str = "SandboxGone";
 /// Request body of `POST /v1/sandboxes/{id}/repl/sessions`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreateContext {
-    /// Language of the code: `python` (the default), `javascript`, `typescript` or `bash`.
+    /// Language of the code: `python` (the default), `javascript`, `typescript`, `bash`, `r` or `java`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub language: Option<String>,
     /// Working directory. Default: the home directory of `user`, who runs the code; in `/root`, root does.

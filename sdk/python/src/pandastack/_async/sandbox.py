@@ -299,7 +299,7 @@ class AsyncSandbox:
     async def create_code_context(self, language: str = "python", *, cwd: Optional[str] = None) -> AsyncCodeContext:
         """Create a code context, an interpreter that keeps its state between runs.
 
-        ``language`` is ``python``, ``javascript``, ``typescript`` or ``bash``.
+        ``language`` is ``python``, ``javascript``, ``typescript``, ``bash``, ``r`` or ``java``.
         """
         known = "python" if language.lower() in ("py", "python3") else language.lower()
         body = {"language": known, **_wire.given(cwd=cwd)}

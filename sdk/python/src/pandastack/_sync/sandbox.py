@@ -300,7 +300,7 @@ class Sandbox:
     def create_code_context(self, language: str = "python", *, cwd: Optional[str] = None) -> CodeContext:
         """Create a code context, an interpreter that keeps its state between runs.
 
-        ``language`` is ``python``, ``javascript``, ``typescript`` or ``bash``.
+        ``language`` is ``python``, ``javascript``, ``typescript``, ``bash``, ``r`` or ``java``.
         """
         known = "python" if language.lower() in ("py", "python3") else language.lower()
         body = {"language": known, **_wire.given(cwd=cwd)}
