@@ -21,6 +21,10 @@ const SOURCES: &[(&str, &str, &str)] = &[
     template!("base", include_str!("../../../templates/base/npm-lock.json")),
     template!("code-interpreter", ""),
     template!("postgres-16", include_str!("../../../templates/postgres-16/npm-lock.json")),
+    template!("agent", include_str!("../../../templates/agent/npm-lock.json")),
+    template!("browser", include_str!("../../../templates/browser/npm-lock.json")),
+    template!("docker", ""),
+    template!("claude-agent", ""),
 ];
 
 static CATALOG: LazyLock<Vec<Recipe>> = LazyLock::new(|| {
@@ -94,6 +98,18 @@ mod tests {
                 assert!(recipe.lock.python.contains_key(package), "{}: {package} is not locked", recipe.name);
             }
             for package in recipe.npm.packages.keys() {
+                let entry = format!("\"node_modules/{package}\"");
+                assert!(recipe.lock.npm.contains(&entry), "{}: {package} is not locked", recipe.name);
+            }
+        }
+    }
+
+    #[test]
+    fn files_are_placed_from_locked_packages() {
+        for recipe in catalog() {
+            for place in &recipe.npm.place {
+                let parts = if place.from.starts_with('@') { 2 } else { 1 };
+                let package = place.from.split('/').take(parts).collect::<Vec<_>>().join("/");
                 let entry = format!("\"node_modules/{package}\"");
                 assert!(recipe.lock.npm.contains(&entry), "{}: {package} is not locked", recipe.name);
             }

@@ -26,6 +26,7 @@ _PAGES = (
     "docs/tutorials/first-app.md", "docs/tutorials/first-database.md", "README.md", "sdk/python/README.md",
 )
 _IMAGE = "one more image; one is always built, control and the scripts have tests of the rest"
+_CATALOG = "builds and bakes gigabytes; catalog.rs of pandastack-image checks every recipe with its lock"
 _GIT_KILL = "builds for a minute; test_apps_crash.py kills the same servers at named steps"
 
 _ALWAYS = {
@@ -66,6 +67,12 @@ FULL_ONLY: Dict[str, str] = {
         "one more restore; test_database_servers.py has one, routes.rs of backups names a drill that failed",
     "test_database_backups.py::test_any_point_in_time_restores_to_a_new_database":
         "five restores; test_database_servers.py has one, pandastack-backup's tests every instant",
+    **{f"test_catalog.py::{test}": _CATALOG for test in (
+        "test_a_coding_agent_completes_a_task", "test_browser_libraries_open_click_draw_and_read",
+        "test_the_running_browser_is_driven_from_outside", "test_docker_runs_a_built_image",
+        "test_composed_services_talk_to_each_other", "test_containers_go_on_in_a_fork_and_after_sleep",
+        "test_a_worker_of_managed_agents_serves_a_session_through_a_kill",
+    )},
     "test_console.py::test_the_console_shows_sql_branches_and_history_of_a_database":
         "a database and a branch; test_databases.py has the calls, the test of a sandbox the tree and the editor",
     "test_database_backups.py::test_a_restore_replays_more_wal_than_one_batch":

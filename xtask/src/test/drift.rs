@@ -18,7 +18,8 @@ use crate::program::run;
 use crate::tree;
 
 /// The kernel, and the catalogue's templates with parents before their children.
-const LOCKED: [&str; 4] = ["kernel", "base", "code-interpreter", "postgres-16"];
+const LOCKED: [&str; 8] =
+    ["kernel", "base", "code-interpreter", "postgres-16", "agent", "browser", "docker", "claude-agent"];
 
 /// A package of a registry, and its version.
 type Versions = BTreeMap<String, String>;

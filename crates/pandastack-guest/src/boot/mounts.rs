@@ -7,6 +7,9 @@ use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::unistd::{chdir, chroot};
 
+use super::modules;
+use crate::console::log;
+
 const NEW_ROOT: &str = "/newroot";
 
 /// Mounts the file systems that finding the root disk needs.
@@ -58,6 +61,10 @@ pub(super) fn mount_late() -> io::Result<()> {
 pub(super) fn switch_to_root(disk: &str, options: &str) -> io::Result<()> {
     let (flags, data) = mount_options(options);
     mount_at(disk, NEW_ROOT, "ext4", flags, &data)?;
+    // A full or read-only disk boots without them.
+    if let Err(error) = modules::keep(Path::new("/lib/modules"), Path::new(NEW_ROOT)) {
+        log(&format!("no kernel modules on the root disk: {error}"));
+    }
     for directory in ["/dev", "/proc", "/sys"] {
         let target = format!("{NEW_ROOT}{directory}");
         std::fs::create_dir_all(&target)?;
