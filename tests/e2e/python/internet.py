@@ -114,8 +114,8 @@ def ip(*words: str) -> None:
 class InternetInABox:
     """`with InternetInABox():` the addresses above answer.
 
-    `hosts` are further ones, names or addresses, each with the HTTP status that it answers with. `certificate` is
-    that of the servers.
+    `hosts` are further ones, names or addresses, each with the HTTP status that it answers with. `certificate`
+    is that of the servers.
     """
 
     def __init__(self, hosts: Optional[Dict[str, int]] = None, certificate: Optional[Path] = None) -> None:
@@ -153,8 +153,8 @@ class InternetInABox:
         for address in (METADATA, PRIVATE, BEYOND, *addresses):
             ip("route", "add", f"{address}/32", "dev", LINK, "src", HOST, "metric", "1")
         self.servers = subprocess.Popen(
-            ["ip", "netns", "exec", NAMESPACE, sys.executable, "-c", SERVERS, str(certificate), self.directory.name,
-             json.dumps(self.hosts)],
+            ["ip", "netns", "exec", NAMESPACE, sys.executable, "-c", SERVERS,
+             str(certificate), self.directory.name, json.dumps(self.hosts)],
             stdout=subprocess.PIPE, text=True,
         )
         assert self.servers.stdout is not None and self.servers.stdout.readline() == "ready\n"

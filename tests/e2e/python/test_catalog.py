@@ -215,7 +215,8 @@ WORKER_ENVIRONMENT = {
 
 
 def test_a_worker_of_managed_agents_serves_a_session_through_a_kill(client: PandaStack) -> None:
-    settings: Dict[str, Any] = {"ttl_seconds": 7200, "metadata": RUN, "network": "none", "env": WORKER_ENVIRONMENT}
+    settings: Dict[str, Any] = {"ttl_seconds": 7200, "metadata": RUN, "network": "none"}
+    settings["env"] = WORKER_ENVIRONMENT
     with client.sandboxes.create("claude-agent", **settings) as sandbox:
         upload(sandbox, "scripted_environment.py")
         sandbox.filesystem.write("/test/calls.json", json.dumps(CALLS))

@@ -69,7 +69,10 @@ def openssl(directory: Path, *words: str) -> None:
 
 
 def certificates(directory: Path, host: str = HOST, *more: str) -> None:
-    """An authority in `ca.pem`, and a certificate of it in `server.pem`. `more` names are as OpenSSL writes them."""
+    """An authority in `ca.pem`, and a certificate of it in `server.pem`.
+
+    `more` names are as OpenSSL writes them.
+    """
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
     # Python 3.13 refuses authorities without a key usage, and certificates that do not name their authority's
     # key.
@@ -77,7 +80,8 @@ def certificates(directory: Path, host: str = HOST, *more: str) -> None:
     authority = ("-subj", "/CN=e2e authority", *may_sign, "-keyout", "ca.key", "-out", "ca.pem")
     openssl(directory, "req", "-x509", *key, "-days", "2", *authority)
     openssl(directory, "req", *key, "-subj", f"/CN={host}", "-keyout", "server.key", "-out", "server.csr")
-    (directory / "names").write_text(f"subjectAltName={','.join([f'DNS:{host}', *more])}\nauthorityKeyIdentifier=keyid\n")
+    names = ",".join([f"DNS:{host}", *more])
+    (directory / "names").write_text(f"subjectAltName={names}\nauthorityKeyIdentifier=keyid\n")
     sign = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names")
     openssl(directory, "x509", "-req", "-in", "server.csr", *sign, "-out", "server.crt")
     parts = [(directory / name).read_text() for name in ("server.key", "server.crt")]
