@@ -1,4 +1,4 @@
-"""A fleet: control, and agents and edges that joined it with tokens, each with its own data directory."""
+"""A fleet: control, and agents and edges that joined it with tokens, each with a data directory."""
 
 from __future__ import annotations
 
