@@ -1,10 +1,12 @@
 //! Binary protocols whose parsers are public.
 
+use pandastack_fleet::{JoinToken, SigningRequest};
 use pandastack_function_proto as function;
 use pandastack_guest_proto::frame::{FrameBuffer, FrameError, FrameKind, data_chunks, encode};
 use pandastack_guest_proto::message::{Done, Event, Hello, Reply, Request as GuestRequest};
 use pandastack_guest_proto::sync::{GuestDecoder, Input, PREAMBLE_MAGIC, find_ack_end, preamble};
 use pandastack_qemu_shim::protocol::{REQUEST_BYTES_MAX, Request};
+use pandastack_types::host_identity::HostIdentity;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
