@@ -49,9 +49,9 @@ pub struct TokenArgs {
 /// A migration to certificates.
 #[derive(Debug, clap::Args)]
 pub struct MigrateArgs {
-    /// How long to wait for the hosts, such as `2m`
-    #[arg(long, default_value = "1m", value_name = "DURATION", value_parser = duration)]
-    wait: SignedDuration,
+    /// Stop waiting for hosts after this many seconds
+    #[arg(long = "timeout", default_value_t = 60, value_name = "SECONDS")]
+    wait_seconds: u32,
     /// Refuse the shared secret even if some hosts still use it
     #[arg(long)]
     force: bool,
@@ -61,7 +61,7 @@ pub struct MigrateArgs {
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 async fn migrate(client: &Client, args: &MigrateArgs, output: Output) -> Result<ExitCode> {
-    let until = Timestamp::now().saturating_add(args.wait)?;
+    let until = Timestamp::now().saturating_add(SignedDuration::from_secs(args.wait_seconds.into()))?;
     let mut progress = client.migrate_hosts(&MigrateHosts::default()).await?;
     while !progress.pending.is_empty() && Timestamp::now() < until {
         tokio::time::sleep(LOOK_AGAIN).await;
