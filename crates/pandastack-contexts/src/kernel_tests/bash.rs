@@ -77,6 +77,14 @@ fn an_interrupt_at_the_end_of_a_run_stops_no_later_one() {
 }
 
 #[test]
+fn a_line_that_is_written_in_pieces_is_one_event() {
+    let mut kernel = Kernel::start(Language::Bash);
+    let run = kernel.begin("printf a; sleep 0.2; echo b", &Value::Null);
+    let written = std::iter::from_fn(|| kernel.event(&run)).find(|event| event["type"] == "stdout").unwrap();
+    assert_eq!(written["text"], "ab\n");
+}
+
+#[test]
 fn characters_are_whole_wherever_a_read_ends() {
     let mut kernel = Kernel::start(Language::Bash);
     let written = kernel.run("yes é€ | head -n 100000").stdout;

@@ -20,7 +20,7 @@ import time
 TEXT_CHARS_MAX = 1 << 20
 # Part of a line that waits for the rest of it, and how long.
 LINE_BYTES_MAX = 1 << 16
-LINE_SECONDS = 0.05
+LINE_SECONDS = 1.0
 # Files in which the guest describes the machine, written before a copy of it continues.
 MACHINE_FILES = ("/run/pandastack/sandbox_id", "/run/pandastack/generation")
 
