@@ -79,7 +79,7 @@ fn an_interrupt_at_the_end_of_a_run_stops_no_later_one() {
 #[test]
 fn a_line_that_is_written_in_pieces_is_one_event() {
     let mut kernel = Kernel::start(Language::Bash);
-    let run = kernel.begin("printf a; sleep 0.2; echo b", &Value::Null);
+    let run = kernel.begin("sleep 0.7; printf a; sleep 0.2; echo b", &Value::Null);
     let written = std::iter::from_fn(|| kernel.event(&run)).find(|event| event["type"] == "stdout").unwrap();
     assert_eq!(written["text"], "ab\n");
 }

@@ -20,7 +20,7 @@ import time
 TEXT_CHARS_MAX = 1 << 20
 # Part of a line that waits for the rest of it, and how long.
 LINE_BYTES_MAX = 1 << 16
-LINE_SECONDS = 1.0
+LINE_SECONDS = 0.5
 # Files in which the guest describes the machine, written before a copy of it continues.
 MACHINE_FILES = ("/run/pandastack/sandbox_id", "/run/pandastack/generation")
 
@@ -76,9 +76,10 @@ class Catcher:
             if held and not ready.poll(max(0, until - time.monotonic()) * 1000):
                 self.tell(held)
                 held = b""
-            if not held:
-                until = time.monotonic() + LINE_SECONDS
+            is_first = not held
             held += os.read(self.reader, 65536)
+            if is_first:
+                until = time.monotonic() + LINE_SECONDS
             while self.mark in held:
                 before, held = held.split(self.mark, 1)
                 self.tell(before, final=True)
